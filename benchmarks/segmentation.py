@@ -31,7 +31,7 @@ from atta.calibrators.shift import Reference
 from atta.classifier.archive import Kept
 from atta.classifier.label_maps import palette
 from atta.data.corruptions import CORRUPTIONS, families_of, rehearsed
-from atta.data.masks import scenes
+from atta.data.segmentation import scenes
 from atta.data.views import Policy
 from atta.metrics.maps import confusion, error_auroc, miou
 from atta.networks.dense import as_dense

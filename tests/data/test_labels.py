@@ -11,8 +11,7 @@ from torch.nn import functional as F
 
 import atta
 from atta._base.errors import InputError
-from atta.data.class_names import imagenet, imagenet_names
-from atta.data.labels import labelling_of, read_labels
+from atta.data.labels import imagenet, imagenet_names, labelling_of, read_labels
 from atta.data.source import as_source
 from atta.record.predictions import as_labels
 from scenarios import command, vit
@@ -153,7 +152,7 @@ def test_imagenet_s_classes_have_human_names_where_timm_is_installed(
         "\n".join(rows).replace("name 0, n1", "crane")
     )
     spec = SimpleNamespace(origin=str(tmp_path / "timm" / "__init__.py"))
-    monkeypatch.setattr("atta.data.class_names.find_spec", lambda name: spec if installed else None)
+    monkeypatch.setattr("atta.data.labels.find_spec", lambda name: spec if installed else None)
     imagenet_names.cache_clear()
     wnids = [*imagenet()]
     given = [wnids[1], wnids[3], wnids[1]]

@@ -7,7 +7,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, TensorDataset
 
 from atta import InputError
-from atta.data.masks import check_mask, has_masks, read_mask, scenes
+from atta.data.segmentation import check_mask, has_masks, read_mask, scenes
 
 
 @pytest.fixture

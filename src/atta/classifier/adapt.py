@@ -37,8 +37,9 @@ from atta.calibrators.second import STATISTICS, refused, seconded
 from atta.calibrators.shift import LEVEL, Reference
 from atta.classifier.estimator import Answering, Estimator
 from atta.data.folder import find_images
+from atta.data.items import Channels
 from atta.data.preprocess import sheet_of
-from atta.data.source import Channels, batches_of
+from atta.data.source import batches_of
 from atta.networks.borrowing import BATCH, dtype_of, layers, renormalised
 from atta.record.predictions import Predictions
 from atta.run.runner import as_pixels, logits_of

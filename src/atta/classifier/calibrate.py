@@ -41,12 +41,12 @@ from atta.classifier.classifier import CalibratedClassifier, used_views
 from atta.classifier.segment import Wanted, calibrate_segmenter
 from atta.classifier.summary import summarise
 from atta.data.corruptions import families_of
+from atta.data.items import Channels, CroppedAlready
 from atta.data.labels import Reading
 from atta.data.loading import cores
-from atta.data.masks import has_masks
 from atta.data.photographs import is_larger
 from atta.data.preprocess import Preprocess, showing
-from atta.data.source import Channels, CroppedAlready
+from atta.data.segmentation import has_masks
 from atta.data.views import Policy
 from atta.record.writer import settings_of
 from atta.run.checks import (

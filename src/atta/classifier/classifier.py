@@ -37,8 +37,8 @@ from atta.classifier.export import Exportable
 from atta.classifier.hub import OnHub
 from atta.classifier.summary import Summary
 from atta.data.batched import BatchedViews
+from atta.data.items import check_range
 from atta.data.preprocess import Preprocess, sheet_of, showing
-from atta.data.source import check_range
 from atta.data.views import Policy
 from atta.functional import guard_class, largest_share, leader
 from atta.networks.adapters import as_logits

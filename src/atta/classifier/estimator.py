@@ -27,9 +27,10 @@ from atta.calibrators.risk import expected_cost
 from atta.calibrators.second import STATISTICS
 from atta.calibrators.shift import Reference
 from atta.classifier.archive import Archived, Kept
+from atta.data.items import Channels
 from atta.data.labels import Reading
 from atta.data.loading import Workers
-from atta.data.source import Channels, Source, as_source, batches_of
+from atta.data.source import Source, as_source, batches_of
 from atta.data.views import Policy
 from atta.metrics.scores import by_confidence, evaluate
 from atta.record.predictions import Predictions, Record

@@ -21,9 +21,8 @@ from atta.classifier.classifier import used_views
 from atta.classifier.segmenter import CalibratedSegmenter
 from atta.classifier.summary import summarise
 from atta.data.corruptions import families_of, rehearsed
-from atta.data.inverse import check_inverses
 from atta.data.labels import Reading
-from atta.data.masks import IGNORED, Scenes, scenes
+from atta.data.segmentation import IGNORED, Scenes, check_inverses, scenes
 from atta.data.views import Policy
 from atta.networks.adapters import class_names_of
 from atta.networks.borrowing import dtype_of

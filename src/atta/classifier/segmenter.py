@@ -23,9 +23,8 @@ from atta.classifier.classifier import CalibratedClassifier
 from atta.classifier.estimator import Answering
 from atta.data.batched import BatchedViews
 from atta.data.corruptions import rehearsed
-from atta.data.inverse import LogitMaps, check_inverses
-from atta.data.masks import IGNORED, Scenes, scenes
-from atta.data.source import Channels
+from atta.data.items import Channels
+from atta.data.segmentation import IGNORED, LogitMaps, Scenes, check_inverses, scenes
 from atta.data.views import Policy
 from atta.functional import guard_class
 from atta.metrics.maps import map_scores

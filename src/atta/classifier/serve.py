@@ -71,8 +71,8 @@ from atta.classifier.label_maps import described_map, pictures
 from atta.classifier.predict import UNSHOWN, Answerer, described, told
 from atta.classifier.segmenter import CalibratedSegmenter, Maps
 from atta.data.image_set import data_uri, decode, mode_of
+from atta.data.items import check_pixels
 from atta.data.preprocess import sheet_of
-from atta.data.source import check_pixels
 from atta.run.runner import IMAGE
 
 with require("serve", "a page to try a classifier on"):

@@ -24,7 +24,7 @@ convolutions, in ms per batch, with 0.1.0's version of this module:
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import accumulate, groupby
+from itertools import groupby
 from typing import TypeAlias
 
 import torch
@@ -36,20 +36,10 @@ from atta.data.draws import stratified_numbers
 from atta.data.photographs import Sheet
 from atta.data.views import Policy, View
 
+SHIFTS = ("shift", "nudge", "flip-shift", "diagonal-shift", "flip-diagonal-shift")
 MOVES = {
-    "flip",
-    "vflip",
-    "rot90",
-    "rot180",
-    "rot270",
-    "transpose",
-    "antitranspose",
-    "native-crop",
-    "nudge",
-    "shift",
-    "flip-shift",
-    "diagonal-shift",
-    "flip-diagonal-shift",
+    *("flip", "vflip", "rot90", "rot180", "rot270", "transpose", "antitranspose"),
+    *("native-crop", *SHIFTS),
 }
 """Views that only move pixels: each output pixel is one input pixel."""
 
@@ -68,26 +58,20 @@ class BatchedViews(nn.Module):
         super().__init__()
         self.repeats, self.sheet = policy.repeats, sheet
         self.first: dict[str, tuple[int, int]] = {}  # view -> its block, its first row there
-        self.blocks = nn.ModuleList()
-        made = [
-            (view.name, *_prepare(view, repeats, shape))
-            for view, repeats in policy.terms
-            if not view.photograph
-        ]
-
-        def key(one: tuple[str, _Render, Sequence[Tensor]]) -> object:
-            """Join adjacent views that move pixels and leave images of the same size."""
-            name, render, rows = one
-            return rows[0].shape[1:] if render is _moved else name
-
-        for _, group in groupby(made, key):
-            names, renders, rows = zip(*group, strict=True)
-            starts = accumulate((self.repeats[name] for name in names), initial=0)
-            self.first |= {
-                name: (len(self.blocks), row) for name, row in zip(names, starts, strict=False)
-            }
-            joined = (torch.cat(parts) for parts in zip(*rows, strict=True))
-            self.blocks.append(_Block(renders[0], *joined))
+        made: list[tuple[_Render, list[Tensor]]] = []
+        for view, repeats in policy.terms:
+            if view.photograph:
+                continue
+            render, rows = _prepare(view, repeats, shape)
+            start = 0
+            if made and made[-1][0] is render is _moved:
+                (before,) = made[-1][1]
+                if before.shape[1:] == rows[0].shape[1:]:  # one gather shows both
+                    start, rows = len(before), [torch.cat([before, *rows])]
+                    made.pop()
+            self.first[view.name] = len(made), start
+            made.append((render, rows))
+        self.blocks = nn.ModuleList(_Block(render, *rows) for render, rows in made)
 
     def crop(self, images: Tensor) -> Tensor:
         """Return the images themselves."""
@@ -136,18 +120,23 @@ class _Block(nn.Module):
         return self.render(images, *(rows[start:stop] for rows in self.buffers()))
 
 
-def _prepare(view: View, repeats: int, shape: Sequence[int]) -> tuple[_Render, Sequence[Tensor]]:
+def _prepare(view: View, repeats: int, shape: Sequence[int]) -> tuple[_Render, list[Tensor]]:
     """Return how a view is rendered, and what depends on its numbers alone: one row per repeat."""
     _, h, w = shape
     count = view.count(torch.empty(1, *shape))
-    u = [stratified_numbers(view.name, count, repeats)] if view.random else []
+    u = stratified_numbers(view.name, count, repeats)
     if view.own and view.name in MOVES:
-        # An image whose pixels are their own places shows where the view moves each of them.
-        image = torch.arange(h * w, dtype=torch.float64).reshape(h, w).expand(repeats, 1, h, w)
-        return _moved, [view(image, *u)[:, 0].long()]
+        return _moved, [moves_of(view, h, w, u)]
     if view.own and view.name == "crop":
-        return _cropped, transforms.crop_places(u[0], h, w)
-    return partial(_repeated, view), u
+        return _cropped, transforms.crop_places(u, h, w)
+    return partial(_repeated, view), [u] if view.random else []
+
+
+def moves_of(view: View, h: int, w: int, u: Tensor) -> Tensor:
+    """Return the place of each pixel that a view shows, if it moves pixels only."""
+    # An image whose pixels are their own places shows where the view moves each of them.
+    image = torch.arange(h * w, dtype=torch.float64, device=u.device).reshape(1, 1, h, w)
+    return view(image.expand(len(u), -1, -1, -1), u)[:, 0].long()
 
 
 def _moved(images: Images, places: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ distribution is the same and the pixels are not.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import torch
@@ -115,28 +115,24 @@ def impulse_noise(images: Images, u: Numbers, share: float) -> Images:
 
 def gaussian_blur(images: Images, deviation: float) -> Images:
     """Blur with a Gaussian, cut off at four standard deviations; the border is repeated."""
-    taps = _gaussian(deviation, int(4 * deviation + 0.5)).to(images)
-    reach, channels = taps.shape[0] // 2, images.shape[1]
-    images = F.pad(images, (reach, reach, reach, reach), mode="replicate")
-    for shape in ((-1, 1), (1, -1)):
-        kernel = taps.reshape(shape).expand(channels, 1, -1, -1)
-        images = F.conv2d(images, kernel, groups=channels)
-    return images
+    taps = _gaussian(deviation, int(4 * deviation + 0.5))
+    images = F.pad(images, (len(taps) // 2,) * 4, mode="replicate")
+    return _convolved(_convolved(images, taps[:, None]), taps[None])
 
 
 def defocus_blur(images: Images, radius: float, soft: float) -> Images:
     """Spread each pixel over a disk with a soft edge; the border is reflected."""
-    reach, channels = math.ceil(radius) + 2, images.shape[1]
+    reach = math.ceil(radius) + 2
     place = torch.arange(-reach, reach + 1, dtype=torch.float64)
     disk = (place[:, None].square() + place.square() <= radius**2).double()
     edge = _gaussian(soft, 1 if radius <= 8 else 2)
     soft_edge = torch.outer(edge, edge)[None, None]
-    kernel = F.conv2d((disk / disk.sum())[None, None], soft_edge, padding="same")
+    kernel = F.conv2d((disk / disk.sum())[None, None], soft_edge, padding="same")[0, 0]
     for axis in (2, 3):
         side = images.shape[axis]
         places = torch.arange(-reach, side + reach, device=images.device)
         images = images.index_select(axis, transforms.reflected(places, side))
-    return F.conv2d(images, kernel.to(images).expand(channels, -1, -1, -1), groups=channels)
+    return _convolved(images, kernel)
 
 
 def glass_blur(images: Images, u: Numbers, deviation: float, reach: float, rounds: float) -> Images:
@@ -169,12 +165,17 @@ def motion_blur(images: Images, u: Numbers, radius: float, deviation: float) -> 
 
 def zoom_blur(images: Images, stop: float, step: float) -> Images:
     """Average the image and versions that are enlarged by 1, 1 + `step`, ... up to `stop`."""
-    factors = torch.arange(1, stop, step, dtype=torch.float64).tolist()
-    rows, columns = transforms.from_centre(images)
-    rows, columns, total = rows[None, :, None], columns[None, None], images.clone()
+    factors = torch.arange(1, stop, step, dtype=torch.float64, device=images.device)
+    total = images.clone()
     for factor in factors:
-        total += transforms.sample(images, rows * (1 / factor), columns * (1 / factor))
+        total += transforms.zoom(images, (1 / factor).reshape(1, 1))
     return total / (len(factors) + 1)
+
+
+def _convolved(images: Tensor, kernel: Tensor) -> Tensor:
+    """Convolve each channel with a kernel (h, w), without a border."""
+    channels = images.shape[1]
+    return F.conv2d(images, kernel.to(images).expand(channels, 1, -1, -1), groups=channels)
 
 
 def _gaussian(deviation: float, reach: int) -> Tensor:
@@ -269,52 +270,55 @@ _RULES: dict[str, tuple[Callable[..., Tensor], int]] = {
 FAMILIES = tuple(_RULES)
 
 
-def _numbers(c: int, h: int, w: int, *, families: Sequence[str], severity: int) -> int:
-    """Count the numbers per image: what the family that needs most takes, and one to pick it."""
+def _numbers(c: int, h: int, w: int, *, family: str, severity: int) -> int:
+    """Count the numbers per image."""
     *_, rounds = CONSTANTS["glass-blur"][min(h, w) > SMALL][severity - 1]
-    needs = {family: c * h * w for family in families if family.endswith("-noise")} | {
-        "glass-blur": int(rounds) * 2 * h * w,
-        "motion-blur": 1,
-        "fog": sum(side**2 for side in OCTAVES),
-    }
-    return max(needs.get(family, 0) for family in families) + (len(families) > 1)
+    cloud = sum(side**2 for side in OCTAVES)
+    needs = {"glass-blur": int(rounds) * 2 * h * w, "motion-blur": 1, "fog": cloud}
+    return needs.get(family, c * h * w if family.endswith("-noise") else 0)
 
 
-def _corrupt(
-    images: Images, u: Numbers | None = None, *, families: Sequence[str], severity: int
-) -> Images:
-    """Show each image in a family with its constants; the first number picks one of several."""
-    first, side, shown = int(len(families) > 1), min(images.shape[2:]), images.clone()
-    picked = torch.zeros(images.shape[0], dtype=torch.long, device=images.device)
-    if u is not None and first:
-        picked = pick(u[:, 0], len(families))
-    for number in set(picked.tolist()):
-        family, rows = families[number], picked == number
-        function, lengths = _RULES[family]
-        constants = list(CONSTANTS[family][side > SMALL][severity - 1])
-        if side > SMALL:
-            constants[:lengths] = [length * side / LARGE for length in constants[:lengths]]
-        count = _numbers(*images.shape[1:], families=[family], severity=severity)
-        own = [u[rows, first : first + count]] if u is not None and count else []
-        shown[rows] = function(images[rows], *own, *constants)
+def _corrupt(images: Images, *u: Numbers, family: str, severity: int) -> Images:
+    """Apply a family with the constants of a severity."""
+    (function, lengths), side = _RULES[family], min(images.shape[2:])
+    constants = list(CONSTANTS[family][side > SMALL][severity - 1])
+    if side > SMALL:
+        constants[:lengths] = [length * side / LARGE for length in constants[:lengths]]
+    return function(images, *u, *constants)
+
+
+def _view(family: str, severity: int) -> View:
+    numbers = partial(_numbers, family=family, severity=severity)
+    transform = partial(_corrupt, family=family, severity=severity)
+    return View(f"{family}-{severity}", transform, numbers if numbers(1, 1, 1) else 0)
+
+
+_VIEWS = {severity: [_view(family, severity) for family in FAMILIES] for severity in SEVERITIES}
+CORRUPTIONS = {view.name: view for views in zip(*_VIEWS.values(), strict=True) for view in views}
+"""Every family at every severity, as views: `gaussian-noise-1` … `jpeg-5`."""
+
+
+def _most_numbers(c: int, h: int, w: int, *, severity: int) -> int:
+    """Count the numbers of the family that needs most, and one to pick a family."""
+    return 1 + max(view.count(torch.empty(1, c, h, w)) for view in _VIEWS[severity])
+
+
+def _rehearse(images: Images, u: Numbers, *, severity: int) -> Images:
+    """Show each image in a family; its first number picks it."""
+    picked, shown = pick(u[:, 0], len(FAMILIES)), images.clone()
+    for family in set(picked.tolist()):
+        view, rows = _VIEWS[severity][family], picked == family
+        shown[rows] = view(images[rows], u[rows, 1 : 1 + view.count(images)])
     return shown
 
 
-def _view(name: str, families: Sequence[str], severity: int, stratified: bool = True) -> View:
-    numbers = partial(_numbers, families=families, severity=severity)
-    transform = partial(_corrupt, families=families, severity=severity)
-    return View(name, transform, numbers if numbers(1, 1, 1) else 0, stratified)
-
-
-CORRUPTIONS = {
-    name: _view(name, (family,), severity)
-    for family in FAMILIES
-    for severity in SEVERITIES
-    for name in [f"{family}-{severity}"]
-}
-"""Every family at every severity, as views: `gaussian-noise-1` … `jpeg-5`."""
 REHEARSALS = {
-    severity: _view(f"{REHEARSAL}{severity}", FAMILIES, severity, stratified=False)
+    severity: View(
+        f"{REHEARSAL}{severity}",
+        partial(_rehearse, severity=severity),
+        partial(_most_numbers, severity=severity),
+        stratified=False,
+    )
     for severity in SEVERITIES
 }
 """The rehearsals by severity: the first number of each image picks its family of FAMILIES."""

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import attrgetter
 from os import PathLike, fspath
 from pathlib import Path, PurePosixPath
@@ -24,10 +26,11 @@ import torch
 
 from atta._base.errors import InputError, first_line, require
 from atta._base.files import content_hash
-from atta.data.class_names import is_number
 from atta.data.image_set import EncodedImages, ImageSet, arrange
 
 IMAGES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".ppm", ".pgm"}
+is_number = re.compile("0*[0-9]{1,5}").fullmatch
+"""Whether the name of a class is its number; a larger one is a date or a serial number."""
 
 # ---- places --------------------------------------------------------------------------------------
 
@@ -161,24 +164,23 @@ def folder_of_images(folder: Place) -> ImageSet:
             f"expected images in {folder} itself or in a folder for each class, found both: "
             f"{flat[0].name} and {listed(list(classes))}"
         )
-    if not flat and not classes:
-        raise _without_images(folder)
     if flat:
         return ImageSet(folder.name, _encoded(flat))
-    return labelled_by_folder(folder.name, classes, list(classes))
+    if classes:
+        return labelled_by_folder(folder.name, classes, list(classes))
+    raise _without_images(folder)
 
 
 def labelled_by_folder(
     name: str, files: Mapping[str, Sequence[Place]], classes: list[str]
 ) -> ImageSet:
     """Label the files by their folders; folders named by numbers are class numbers."""
-    position = {label: i for i, label in enumerate(classes)}
+    number = {label: i for i, label in enumerate(classes)}
     if all(map(is_number, classes)):  # "10" comes after "9"; a missing number moves no other
-        position = {label: int(label) for label in classes}
-        classes = [str(number) for number in range(max(position.values()) + 1)]
-    labels = [position[label] for label, inside in files.items() for _ in inside]
-    paths = [path for inside in files.values() for path in inside]
-    return ImageSet(name, _encoded(paths), torch.tensor(labels), classes)
+        number = {label: int(label) for label in classes}
+        classes = list(map(str, range(max(number.values()) + 1)))
+    labels = [number[label] for label, inside in files.items() for _ in inside]
+    return ImageSet(name, _encoded(list(chain(*files.values()))), torch.tensor(labels), classes)
 
 
 def files_of_images(files: Sequence[Place], folder: Path | None = None) -> ImageSet:
@@ -204,9 +206,10 @@ def find_images(paths: Iterable[str | PathLike[str] | Address]) -> list[Place]:
             raise InputError(f"there is no file or folder {path}")
         files: list[Place] = [path]
         if path.is_dir():
-            inside: Iterator[Place] = (file for file in path.rglob("*") if not file.is_dir())
             files = sorted(
-                file for file in inside if file.suffix.lower() in IMAGES or not file.exists()
+                file
+                for file in path.rglob("*")
+                if not file.is_dir() and (file.suffix.lower() in IMAGES or not file.exists())
             )
         if not files:
             raise _without_images(path)
@@ -279,13 +282,13 @@ class Origin:
         found: dict[str, Any] = {
             name: text[name] for name in ("folder", "files") if isinstance(text.get(name), str)
         }
-        wrong = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
-        with suppress(*wrong):
+        wrong = suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError)
+        with wrong:
             found["shuffle"] = int(text["shuffle"])
-        with suppress(*wrong):
+        with wrong:
             start, stop = text["rows"].split(":")
             found["rows"] = slice(*(int(end) if end.strip() else None for end in (start, stop)))
-        with suppress(*wrong):
+        with wrong:
             if isinstance(names := json.loads(text["left_out"]), list):
                 found["left_out"] = tuple(map(str, names))
         return cls(**found)
@@ -296,10 +299,11 @@ class Origin:
         Raises:
             InputError: If there are not `count` of them, or if the folder holds other files.
         """
-        folder = images if isinstance(images, Path) else None
-        found = folder_of_images(images) if isinstance(images, Path) else images
+        folder = None
+        if isinstance(images, Path):
+            folder, images = images, folder_of_images(images)
         by_name = folder is not None and self.shuffle is not None  # as `collect` shuffles folders
-        found = arrange(found, by_name=by_name, shuffle=self.shuffle, rows=self.rows)
+        found = arrange(images, by_name=by_name, shuffle=self.shuffle, rows=self.rows)
         # Files that could not be decoded are known by name and class folder.
         bad = {Path(name).parts[-2:] for name in self.left_out}
         if bad and found.files:

@@ -10,8 +10,8 @@ import re
 import signal
 import sys
 from base64 import b64encode
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -42,6 +42,15 @@ class BadImage(InputError):
     """A file that is damaged or not an image: `skip_bad` leaves it out."""
 
 
+@contextmanager
+def readable(where: str) -> Iterator[None]:
+    """Say which image it is that a dataset cannot read."""
+    try:
+        yield
+    except OSError as error:
+        raise BadImage(f"expected an image, but {where} cannot be read: {error}") from error
+
+
 @dataclass(frozen=True, eq=False)
 class EncodedImages:
     """Images that are decoded one by one.
@@ -64,14 +73,14 @@ class EncodedImages:
     name: tuple[str, str] = ("image", "")
     folder: Path | None = None
     size: int | None = None
-    preprocess: Preprocess | None = None
+    preprocess: Preprocess = AS_IT_IS
     mode: str | None = None
 
     def __len__(self) -> int:
         return self.rows.shape[0]
 
     def __getitem__(self, index: int) -> Pixels:
-        own = self.mode or MODES[(self.preprocess or AS_IT_IS).channels]
+        own = self.mode or MODES[self.preprocess.channels]
         mode = own or ("L" if self.grey else "RGB")
         item, where = self._item(int(self.rows[index]))
         pixels = decode(item, mode, self.preprocess, where, strict=own is None)
@@ -95,10 +104,8 @@ class EncodedImages:
         files = self.items if isinstance(self.items, list) else []
         return [files[row] for row in self.rows.tolist() if files]
 
-    def part(self, positions: Sequence[int]) -> "EncodedImages | None":
-        """Return these files alone, decoded alike; None if the images are no files."""
-        if not isinstance(self.items, list):
-            return None
+    def part(self, positions: Sequence[int]) -> "EncodedImages":
+        """Return these files alone, without the names of all others, decoded alike."""
         files = [self.items[row] for row in self.rows[torch.as_tensor(positions)].tolist()]
         part = replace(self, items=files, rows=torch.arange(len(files)))
         if self.mode is None:
@@ -211,13 +218,13 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
                     f"expected {len(images)} whole numbers as the {what} in {name}, got "
                     f"{numbers.dtype} of shape {tuple(numbers.shape)}"
                 )
-        labels = None if labels is None else labels.long()
         if labels is not None and not ((labels >= 0) & (labels < len(classes))).all():
             raise InputError(
                 f"expected labels from 0 to {len(classes) - 1} in {name}, which has "
                 f"{len(classes)} classes, got {labels.min()} to {labels.max()}"
             )
-        self.name, self.images, self.labels, self.classes = name, images, labels, tuple(classes)
+        self.name, self.images, self.classes = name, images, tuple(classes)
+        self.labels = None if labels is None else labels.long()
         self.indices = torch.arange(len(images)) if indices is None else indices.long()
 
     def __len__(self) -> int:
@@ -245,14 +252,13 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
         if isinstance(self.images, Tensor):
             return self.images
         everything = torch.empty(len(self), *shape, dtype=torch.uint8)
-        for i in range(len(self)):
-            image = self.images[i]
-            if image.shape != shape:
+        for i, place in enumerate(everything):
+            if (image := self.images[i]).shape != shape:
                 raise InputError(
                     f"expected all images of {self.name} to be {shape} as the first is, image {i} "
                     f"is {tuple(image.shape)}; give an image size to resize them to"
                 )
-            everything[i] = image
+            place.copy_(image)
         return everything
 
     def decoded(self) -> "ImageSet":
@@ -265,14 +271,15 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
             return self._with(resize(self.images, size))
         return self._with(replace(self.images, size=size))
 
-    def _with(self, images: Tensor | EncodedImages) -> "ImageSet":
-        return ImageSet(self.name, images, self.labels, self.classes, self.indices)
+    def _with(self, images: Tensor | EncodedImages, rows: Any = slice(None)) -> "ImageSet":
+        labels = None if self.labels is None else self.labels[rows]
+        return ImageSet(self.name, images, labels, self.classes, self.indices[rows])
 
     def preprocessed(self, preprocess: Preprocess) -> "ImageSet":
         """Return the set with every image resized and cropped when it is decoded."""
         encoded = self.images
         if isinstance(encoded, Tensor):
-            if preprocess.resize is None and preprocess.crop is None:
+            if preprocess.resize is preprocess.crop is None:
                 return self
             # A set in memory may be larger after resizing: its images are made one by one, too.
             encoded = EncodedImages(encoded, torch.arange(len(encoded)), ("image", self.name))
@@ -285,19 +292,15 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
 
     def subset(self, indices: Tensor | Sequence[int]) -> "ImageSet":
         """The images at these positions, in this order."""
-        chosen, images = torch.as_tensor(indices, dtype=torch.long), self.images
+        rows, images = torch.as_tensor(indices, dtype=torch.long), self.images
         if isinstance(images, Tensor):
-            images = images[chosen]
-        else:
-            images = replace(images, rows=images.rows[chosen])
-        labels = None if self.labels is None else self.labels[chosen]
-        return ImageSet(self.name, images, labels, self.classes, self.indices[chosen])
+            return self._with(images[rows], rows)
+        return self._with(replace(images, rows=images.rows[rows]), rows)
 
     def save(self, path: str | Path) -> None:
         """Write images, labels and class names as one safetensors file."""
         tensors = {"images": self.tensors(), "indices": self.indices}
-        if self.labels is not None:
-            tensors["labels"] = self.labels
+        tensors |= {} if self.labels is None else {"labels": self.labels}
         write_tensors(path, tensors, {"name": self.name, "classes": json.dumps(self.classes)})
 
     @staticmethod

@@ -3,27 +3,36 @@
 A table is a CSV or Parquet file with a column of files (file, filename, path, image, ...) and a
 column of labels (label or class, else category or target): class numbers or names. A file is found
 by its name, or by as much of its path as is needed to tell it apart.
+
+Names of classes are compared without case, spaces, dashes and underscores. One of several names
+between commas is enough, as in ImageNet ("tench, Tinca tinca"). A number is a class number. A
+WordNet id (n02123045) is a class of ImageNet if the network has 1000 classes.
 """
 
 import csv
 import json
+import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from atta._base.errors import InputError, advise, require
+from atta._base.errors import InputError, advise, require, suggest
 from atta._base.tensors import as_tensor, plain
-from atta.data.class_names import IMAGENET, imagenet, imagenet_names, is_number, numbers_of
-from atta.data.folder import as_place, folder_of_images, listed
+from atta.data.folder import as_place, folder_of_images, is_number, listed
 from atta.data.image_set import BadImage, ImageSet, arrange
+from atta.data.items import Channels, Shape
 from atta.data.loading import Workers
 from atta.data.preprocess import Preprocess
-from atta.data.source import Channels, Shape, Source, as_source, batches_of, cached
+from atta.data.source import Source, as_source, batches_of, cached
 
 FILES = (("file", "filename", "file_name", "path", "image"), ("filepath", "image_path", "img"))
 LABELS = (("label", "class"), ("labels", "category", "target"))
@@ -31,6 +40,9 @@ LABELS = (("label", "class"), ("labels", "category", "target"))
 TABLES = (".csv", ".parquet")
 MOST_NAMED = 20
 """Images that cannot be read, named one by one; of more, only the number is given."""
+
+IMAGENET = 1000
+"""Number of classes of ImageNet."""
 
 
 @dataclass(frozen=True)
@@ -119,21 +131,22 @@ def labelled_source(
         raise InputError(
             f"class_names: expected a list of texts, one for each class, got {names!r}"
         )
-    if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise InputError(
-            f"class_names: expected a different name for each class, got {twice[0]!r} twice"
-        )
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise InputError(
+                f"class_names: expected a different name for each class, got {name!r} twice"
+            )
     origin: dict[str, str] = {}
     # Labels that come as a list belong to the images in the order in which they are given.
     if how.shuffle is not False and (labels is None or isinstance(labels, str | Path)):
-        in_folder = False
-        if isinstance(images, str | Path) and (place := as_place(images)).is_dir():
-            in_folder, images = True, folder_of_images(place)
+        folder = isinstance(images, str | Path) and (place := as_place(images)).is_dir()
+        if folder:
+            images = folder_of_images(place)
         if isinstance(images, ImageSet):
-            labelled = in_folder and (labels is not None or images.labels is not None)
-            if labelled or how.shuffle is not None:
+            labelled = labels is not None or images.labels is not None
+            if how.shuffle is not None or (folder and labelled):
                 seed = int(how.shuffle or 0)
-                images = arrange(images, by_name=in_folder, shuffle=seed)
+                images = arrange(images, by_name=folder, shuffle=seed)
                 origin["shuffle"] = str(seed)
     source = as_source(images, how.channels, how.preprocess, how.shape, how.skip_bad, how.workers)
     if how.skip_bad and source.once:
@@ -161,7 +174,7 @@ def _without_bad(
         return source, labelling, {}
     if len(faults) == count:
         raise InputError(f"expected at least one image, found {count} faults: {faults[0]}")
-    for reason in list(faults.values())[:MOST_NAMED]:
+    for reason in islice(faults.values(), MOST_NAMED):
         advise(f"left out: {reason}")
     if len(faults) > MOST_NAMED:
         advise(f"left out: {len(faults) - MOST_NAMED} more, {len(faults)} of {count} images")
@@ -183,9 +196,10 @@ def labelling_of(labels: Any, source: Source, names: Sequence[str]) -> Labelling
         )
     if labels is None:
         own, labels = source.classes, source.labels
+        if not names and not all(map(is_number, own)):
+            return _guessed(labels, own)
         if not names or not own:
-            guessed = not names and not all(map(is_number, own))
-            return _guessed(labels, own) if guessed else Labelling(labels, names)
+            return Labelling(labels, names)
         present = range(len(own)) if labels is None else sorted(set(labels.tolist()))
         known = numbers_of([own[i] for i in present], names, f"the classes of {source.name}")
         numbers = torch.tensor([known.get(name, -1) for name in own])
@@ -253,10 +267,9 @@ def read_labels(path: Path) -> dict[str, str]:
         for known in (FILES, LABELS)
     )
     if file is None or label is None:
-        there = ", ".join(columns) or "none"
         raise InputError(
-            f"labels: expected the columns file and label in {path}, found {there}: name them so "
-            "in line 1"
+            f"labels: expected the columns file and label in {path}, found "
+            f"{', '.join(columns) or 'none'}: name them so in line 1"
         )
     found: dict[str, str] = {}
     for row in rows:
@@ -278,17 +291,18 @@ def _of_files(table: Mapping[str, str], source: Source, path: Path) -> list[str]
         place = PurePosixPath(file.replace("\\", "/"))
         by_name[place.name].append((place, label))
     # By its own path and, if it is a link, by the path that it leads to.
-    places = [
-        {PurePosixPath(file.absolute()), PurePosixPath(file.resolve())} for file in source.files
-    ]
-    here = set().union(*places)
+    places = {
+        file: {PurePosixPath(file.absolute()), PurePosixPath(file.resolve())}
+        for file in source.files
+    }
+    here = set().union(*places.values())
     labels, missing = list[str](), list[str]()
-    for file_path, ways in zip(source.files, places, strict=True):
+    for file_path in source.files:
         # An absolute path to no file here dates from before the files were moved: match its name.
         said = {
             label
             for p, label in by_name[file_path.name]
-            if any(way.parts[-len(p.parts) :] == p.parts for way in ways)
+            if any(way.parts[-len(p.parts) :] == p.parts for way in places[file_path])
             or (p.is_absolute() and p not in here)
         }
         if len(said) > 1:
@@ -304,3 +318,64 @@ def _of_files(table: Mapping[str, str], source: Source, path: Path) -> list[str]
             f"first {missing[0]}"
         )
     return labels
+
+
+# ---- names of classes ---------------------------------------------------------------------------
+
+
+def numbers_of(found: Iterable[str], names: Sequence[str], what: str = "labels") -> dict[str, int]:
+    """Return the class number of each name found, given the names of the network's classes.
+
+    >>> numbers_of(["Polar-Bear", "2"], ["ant", "polar bear", "cat"])
+    {'Polar-Bear': 1, '2': 2}
+    """
+    found = list(dict.fromkeys(found))
+    folded = {name: re.sub(r"[\s_\-]+", "", name.casefold()) for name in (*names, *found)}
+    whole, parts = defaultdict[str, set[int]](set), defaultdict[str, set[int]](set)
+    for i, name in enumerate(names):
+        whole[folded[name]].add(i)
+        for part in folded[name].split(","):
+            parts[part].add(i)
+    numbers: dict[str, int] = {}
+    for name in found:
+        places = whole[folded[name]] or _by_number(name, len(names)) or parts[folded[name]]
+        if len(places) != 1:
+            several = f"classes {', '.join(map(str, sorted(places)))} have that name."
+            reason = several if places else f"no class has that name.{suggest(name, names)}"
+            raise InputError(
+                f"{what}: expected names of the network's classes ({listed(names)}), got {name!r}: "
+                f"{reason} Give other names as class_names=... (--classes FILE or a,b,c), in the "
+                "network's order, or use class numbers"
+            )
+        (numbers[name],) = places
+    return numbers
+
+
+def _by_number(name: str, classes: int) -> set[int]:
+    """The class that a class number or a WordNet id refers to."""
+    if is_number(name):
+        return {int(name)} & set(range(classes))
+    wnid = re.match(r"n\d{8}(?!\d)", name)
+    number = imagenet().get(wnid[0]) if wnid and classes == IMAGENET else None
+    return set() if number is None else {number}
+
+
+@cache
+def imagenet() -> dict[str, int]:
+    """ImageNet's 1000 classes by WordNet id, in the order of every network trained on it."""
+    text = Path(__file__).with_name("imagenet_wnids.txt").read_text(encoding="ascii")
+    return {wnid: i for i, wnid in enumerate(text.split())}
+
+
+@cache
+def imagenet_names() -> tuple[str, ...]:
+    """Names of ImageNet's classes in their order: words if timm is installed, else WordNet ids."""
+    timm = find_spec("timm")
+    words = dict[str, str]()
+    with suppress(OSError, ValueError):
+        info = Path(str(timm and timm.origin)).parent / "data" / "_info"
+        rows = (info / "imagenet_synset_to_lemma.txt").read_text(encoding="utf-8").splitlines()
+        words = dict(row.split("\t") for row in rows)
+    names = {wnid: words.get(wnid, wnid) for wnid in imagenet()}
+    often = Counter(names.values())  # the crane is a bird and a machine
+    return tuple(f"{name} ({wnid})" if often[name] > 1 else name for wnid, name in names.items())

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from multiprocessing import current_process
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -70,38 +70,30 @@ def in_parts(
         yield from map(make, batches)
         return
     number, most = _fitting(number, -(-images // number), size)
-    begun = deque[Piece]()
-
-    def pieces() -> Iterator[Piece]:
-        for positions in batches:
-            begun.append(positions)
-            yield from _cut(positions, most)
-
+    failed = f"workers: expected {number} processes that read images, but"
+    begun = deque[list[Piece]]()
     try:
-        answers = _started(_Making(make), pieces(), number)
+        answers = _started(make, _pieces(batches, most, begun), number)
     except (OSError, AttributeError, TypeError, pickle.PicklingError) as error:
         if begun:  # it is about what is to be read
             raise
-        if workers == "auto":
-            yield from map(make, batches)
-            return
-        raise InputError(
-            f"workers: expected {number} processes that read images, but they cannot start: "
-            f"{first_line(error)}; give workers=0"
-        ) from error
+        if workers != "auto":
+            why = f"they cannot start: {first_line(error)}; give workers=0"
+            raise InputError(f"{failed} {why}") from error
+        yield from map(make, batches)
+        return
     try:
         while (first := next(answers, None)) is not None:
-            positions = begun.popleft()
-            several = len(_cut(positions, most))
-            parts = map(_raised, chain([first], islice(answers, several - 1)))
-            yield next(parts) if several == 1 else join(parts, len(positions))
+            cut = begun.popleft()
+            parts = map(_raised, chain([first], islice(answers, len(cut) - 1)))
+            yield next(parts) if len(cut) == 1 else join(parts, sum(map(len, cut)))
     except (RuntimeError, EOFError, ConnectionError) as error:
         if "Caught" in str(error):  # what a dataset raised, with its traceback
             raise
         raise InputError(
-            f"workers: expected {number} processes that read images, but one ended: it ran out of "
-            "memory, or they cannot start because the script has no `if __name__ == '__main__':` "
-            f"around its calls; give fewer workers, or workers=0 ({first_line(error)})"
+            f"{failed} one ended: it ran out of memory, or they cannot start because the script "
+            "has no `if __name__ == '__main__':` around its calls; give fewer workers, or "
+            f"workers=0 ({first_line(error)})"
         ) from error
     finally:
         answers._shutdown_workers()  # torch waits until nothing refers to it; a traceback does
@@ -119,10 +111,12 @@ def _planned(batches: Iterable[Piece], workers: Workers) -> tuple[int, int, Iter
     return 0 if alone else number, images, chain(head, left)  # a daemon may start no processes
 
 
-def _cut(positions: Piece, most: int) -> list[Piece]:
-    """Cut a batch into pieces; an empty one is a piece."""
-    starts = range(0, max(1, len(positions)), most)
-    return [positions[start : start + most] for start in starts]
+def _pieces(batches: Iterable[Piece], most: int, begun: deque[list[Piece]]) -> Iterator[Piece]:
+    """Cut batches into pieces, and note which a batch has; an empty one is a piece."""
+    for batch in batches:
+        starts = range(0, max(1, len(batch)), most)
+        begun.append([batch[start : start + most] for start in starts])
+        yield from begun[-1]
 
 
 def _raised(part: Part | InputError) -> Part:
@@ -144,7 +138,7 @@ def _fitting(number: int, share: int, size: int) -> tuple[int, int]:
     return number, max(1, min(PIECE, share, room // ((AHEAD + 1) * number)))
 
 
-def _started(making: "_Making[Part]", pieces: Iterable[Piece], number: int) -> Any:
+def _started(make: Callable[[Piece], Any], pieces: Iterable[Piece], number: int) -> Any:
     """Start the processes, and return the iterator of what they make."""
     with warnings.catch_warnings():
         # There may be more processes than cores: they wait for disks, and for the network.
@@ -152,7 +146,7 @@ def _started(making: "_Making[Part]", pieces: Iterable[Piece], number: int) -> A
         # Python 3.12 warns of a fork next to threads. The processes decode and take no lock.
         warnings.filterwarnings("ignore", "This process", DeprecationWarning)
         loader = DataLoader(
-            making,
+            _Making(make),
             batch_size=None,
             sampler=pieces,
             num_workers=number,
@@ -185,12 +179,12 @@ def empty_like(one: Tensor, count: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Making(Dataset[Any], Generic[Part]):
+class _Making(Dataset[Any]):
     """What a worker does: make a part, or return why it cannot."""
 
-    make: Callable[[Piece], Part]
+    make: Callable[[Piece], Any]
 
-    def __getitem__(self, positions: Piece) -> Part | InputError:
+    def __getitem__(self, positions: Piece) -> Any:
         try:
             return self.make(positions)
         except InputError as error:  # torch would put its own words around the sentence

@@ -50,8 +50,8 @@ _FAST_BYTES = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") or (
     platform.machine() in ("aarch64", "arm64")
 )
 
-FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
-"""Interpolations, and Pillow's numbers for them."""
+FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+"""Interpolations, in the order of Pillow's numbers for them."""
 FITS = {
     "shortest": "shortest edge to",
     "squash": "resized to",
@@ -124,18 +124,16 @@ class Preprocess:
     def __post_init__(self) -> None:
         resize, crop = _size("resize", self.resize), _size("crop", self.crop)
         mean, std = _numbers("mean", self.mean), _numbers("std", self.std)
-        plain = {
-            "resize": resize,
-            "crop": None if crop is None else _pair(crop),
-            "mean": mean,
-            "std": std,
-            "fill": tuple(map(int, self.fill)),
-            "views": _terms(self.views),
-            "fit": self.fit or ("squash" if isinstance(resize, tuple) else "shortest"),
-            "channels": self.channels or (mean and ("L" if len(mean) == 1 else "RGB")) or None,
-        }
-        for name, value in plain.items():
-            object.__setattr__(self, name, value)
+        self.__dict__.update(
+            resize=resize,
+            crop=crop and _pair(crop),
+            mean=mean,
+            std=std,
+            fill=tuple(map(int, self.fill)),
+            views=_terms(self.views),
+            fit=self.fit or ("squash" if isinstance(resize, tuple) else "shortest"),
+            channels=self.channels or (mean and ("L" if len(mean) == 1 else "RGB")) or None,
+        )
         for name, known in _CHOICES.items():
             if (value := getattr(self, name)) not in known:
                 raise InputError(
@@ -164,10 +162,10 @@ class Preprocess:
                 f"views of the photograph ({named(_terms(self.views))}): expected "
                 f"preprocessing that resizes photographs and fills the input, got '{self}'"
             )
-        if (sheet := self.sheet) is not None and math.prod(sheet.shape) > MOST_PIXELS:
+        if (sheet := self.sheet) and math.prod(sheet.shape) > MOST_PIXELS:
             raise InputError(
                 f"expected at most {MOST_PIXELS // 10**6} million pixels in all views, got "
-                f"{_written(sheet.shape)}: take fewer views"
+                f"{written(sheet.shape)}: take fewer views"
             )
 
     # ---- pixels ----------------------------------------------------------------------------------
@@ -199,7 +197,7 @@ class Preprocess:
         by_pillow = not torch_can or (self.antialias and self.library == "pillow")
         photo = image
         if by_pillow and (width, height) != image.size:
-            image = image.resize((width, height), FILTERS[self.interpolation])
+            image = image.resize((width, height), FILTERS.index(self.interpolation))
         array = np.array(image)
         pixels = torch.from_numpy(array).reshape(*array.shape[:2], -1).permute(2, 0, 1)
         if pixels.shape[1:] != (height, width):
@@ -211,7 +209,7 @@ class Preprocess:
         crop = pixels if self.crop is None else self._cropped(pixels, self.crop)
         if not (self.views and (sheet := self.sheet)):
             return crop.contiguous()
-        return sheet.filled(crop, pixels, photo, FILTERS[self.interpolation])
+        return sheet.filled(crop, pixels, photo, FILTERS.index(self.interpolation))
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """Subtract mean, divide by std, order the channels: the last step, after the views.
@@ -275,7 +273,8 @@ class Preprocess:
                 start = spare // 2 if down else round(spare / 2)
                 pixels = pixels.narrow(axis, start, want)
                 continue
-            shape = [*pixels.shape[:axis], want, *pixels.shape[axis + 1 :]]
+            shape = list(pixels.shape)
+            shape[axis] = want
             padded = fill.expand(shape).clone()
             up = down and self.library == "pillow"
             padded.narrow(axis, (up - spare) // 2, want + spare).copy_(pixels)
@@ -286,7 +285,7 @@ class Preprocess:
 
     def about(self) -> dict[str, Any]:
         """Return the settings as plain values for JSON; `Preprocess.of` reads them again."""
-        found = dict(json.loads(json.dumps(asdict(self))))
+        found: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         if self.library == "pillow":  # versions that know no other library read it as well
             del found["library"]
         if not self.views:
@@ -296,11 +295,11 @@ class Preprocess:
     def __str__(self) -> str:
         parts = []
         if self.resize is not None:
-            size = self.resize if self.fit == "shortest" else _written(self.resize)
+            size = self.resize if self.fit == "shortest" else written(self.resize)
             how = self.interpolation + ("" if self.antialias else ", not antialiased")
             parts.append(f"{FITS[str(self.fit)]} {size} ({how})")
         if self.crop is not None:
-            parts.append(f"centre crop {_written(self.crop)}")
+            parts.append(f"centre crop {written(self.crop)}")
         if self.channels:
             parts.append(self.channels)
         for name, values in (("mean", self.mean), ("std", self.std)):
@@ -375,7 +374,7 @@ def showing(preprocess: Preprocess | None, views: Terms) -> Preprocess | None:
 def _saved(path: Path) -> dict[str, Any]:
     """Read the JSON file of settings at this path, or in this folder."""
     files = [path / name for name in CONFIGS] if path.is_dir() else [path]
-    file = next((file for file in files if file.is_file()), None)
+    file = next(filter(Path.is_file, files), None)
     if file is None:
         raise InputError(f"preprocess: expected {' or '.join(CONFIGS)} in {path}, found none")
     try:
@@ -604,12 +603,13 @@ def _pair(size: Size) -> tuple[int, int]:
     return height, width
 
 
-def _written(size: Size) -> str:
+def written(size: Size) -> str:
+    """Write height and width for people: `224 x 224`."""
     return " x ".join(map(str, _pair(size)))
 
 
 def _filter(given: Any) -> str:
     """Name an interpolation: from text, from Pillow's number, or from an enum of either library."""
     value = getattr(given, "value", given)
-    numbers = {number: name for name, number in FILTERS.items()}
-    return str(numbers.get(value, value)).lower().removesuffix("-exact")
+    name = FILTERS[value] if value in range(len(FILTERS)) else value
+    return str(name).lower().removesuffix("-exact")

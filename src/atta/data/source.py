@@ -13,19 +13,17 @@
 | a torch dataset or a list              | items: an image, an image and its label, or a dict   |
 | a `DataLoader`, an iterable dataset    | its batches, once, in its order                      |
 
-Pixels are bytes, or floats in [0, 1]; other values are refused, never rescaled. There is one rule
-for photographs of another size: with a `Preprocess` they are resized and cropped, without one they
-are refused. Tensors and arrays are not resized: they must have the size that the `Preprocess`
-states. A single tensor, array or image is read as a batch of one. The keys of a dict are `image`,
-`images`, `img` or `pixel_values`, and `label`, `labels`, `target` or `targets`.
+Pixels are bytes, or floats in [0, 1]. There is one rule for photographs of another size: with a
+`Preprocess` they are resized and cropped, without one they are refused. Tensors and arrays are not
+resized: they must have the size that the `Preprocess` states. A single tensor, array or image is
+read as a batch of one.
 """
 
 import hashlib
-import operator
 import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
@@ -33,7 +31,7 @@ from itertools import count as counter
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 import torch
@@ -58,9 +56,9 @@ from atta.data.folder import (
     files_of_images,
     folder_of_images,
 )
-from atta.data.image_set import BadImage, EncodedImages, ImageSet, decode, mode_of
+from atta.data.image_set import BadImage, EncodedImages, ImageSet, mode_of, readable
+from atta.data.items import Channels, Shape, as_pixels, check_pixels, check_range, read_item
 from atta.data.loading import PIECE, Positions, Workers, empty_like, in_parts
-from atta.data.photographs import named
 from atta.data.preprocess import MODES, Preprocess
 from atta.data.tables import (
     Sample,
@@ -72,14 +70,10 @@ from atta.data.tables import (
     shards_of,
 )
 
-Channels: TypeAlias = Literal["first", "last"] | None
-Shape: TypeAlias = tuple[int, ...]
 Batches: TypeAlias = Iterable[Positions]
 Skip: TypeAlias = type[InputError] | None
 """The kind of error that a single image may cause without ending the run."""
 
-_ROUNDING = 1e-5  # A resize in floats may leave [0, 1] by the last few bits.
-_KEYS = (("image", "images", "img", "pixel_values"), ("label", "labels", "target", "targets"))
 _SHUFFLING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 MOST_HASHED = 10_000
 """Files that are compared by their bytes, where they have the same size."""
@@ -212,12 +206,12 @@ def _join(parts: Iterable[Batch], count: int, name: str, shape: Shape) -> Batch:
             pixels = pixels.to(_common(pixels, found, name))
             pixels[len(positions) : len(positions) + len(found)] = found
             positions += part.positions
-    if 0 < sum(map(len, labels)) < len(positions):
+    own = torch.cat(labels).long().cpu() if labels else None
+    if own is not None and 0 < len(own) < len(positions):
         raise InputError(
-            f"expected a label with every image or with none, got {sum(map(len, labels))} with "
+            f"expected a label with every image or with none, got {len(own)} with "
             f"{len(positions)} images"
         )
-    own = torch.cat(labels).long().cpu() if labels else None
     return Batch(positions, pixels[: len(positions)], own, faults)
 
 
@@ -236,284 +230,9 @@ def batches_of(size: int, start: int, stop: int | None) -> Iterator[range]:
     >>> list(batches_of(4, 0, 10))
     [range(0, 4), range(4, 8), range(8, 10)]
     """
-    for first in counter(start, size):
-        if stop is not None and first >= stop:
-            return
+    firsts = counter(start, size) if stop is None else range(start, stop, size)
+    for first in firsts:
         yield range(first, first + size if stop is None else min(first + size, stop))
-
-
-def check_pixels(pixels: Tensor, shape: Shape, preprocess: Preprocess | None, where: str) -> Tensor:
-    """Return images (n, c, h, w) with floats clamped to [0, 1], if they are of this shape."""
-    found = tuple(pixels.shape[1:])
-    if found != shape:
-        if preprocess and (sheet := preprocess.sheet):
-            raise CroppedAlready(
-                f"expected files or Pillow images, of which views are made "
-                f"({named(sheet.terms)}), got pixels of "
-                f"{_by(found[1:])} in {where}: give the photographs, or what preprocess(image) "
-                f"returns for each, {_by(shape[1:])} pixels"
-            )
-        if preprocess and preprocess.size:
-            raise InputError(
-                f"expected tensors and arrays of {_by(shape[1:])} pixels, the size that "
-                f"preprocess states, got {_by(found[1:])} in {where}; "
-                "only files and Pillow images are resized and cropped"
-            )
-        raise BadSize(
-            f"expected images of the shape {shape}, got {found} in {where}; photographs of other "
-            "sizes need preprocessing: preprocess=Preprocess(resize=..., crop=..., mean=..., "
-            "std=...) (--resize, --crop, --mean, --std)"
-        )
-    if pixels.dtype == torch.uint8:
-        return pixels
-    check_range(pixels, lambda row: where)
-    return pixels.clamp(0, 1)
-
-
-class BadSize(InputError):
-    """An image whose shape differs from that of the others."""
-
-
-class CroppedAlready(InputError):
-    """Pixels where a photograph is needed, of which views are made."""
-
-
-def _by(sides: Sequence[int]) -> str:
-    return " x ".join(map(str, sides))
-
-
-def check_range(pixels: Tensor, where: Callable[[int], str]) -> None:
-    """Refuse floats outside of [0, 1], up to rounding; `where` names the image of a row."""
-    low, high = torch.stack(
-        as_tensor(pixels, "pixels", "numbers").aminmax()
-    ).tolist()  # one wait for a GPU
-    if low >= -_ROUNDING and high <= 1 + _ROUNDING:
-        return
-    rows = (~((pixels >= -_ROUNDING) & (pixels <= 1 + _ROUNDING))).flatten(1).any(dim=1).nonzero()
-    place, expected = where(int(rows[0])), "expected floating point pixels in [0, 1]"
-    if low != low:
-        raise InputError(f"{expected}, got nan in {place}")
-    hint = (
-        "take the normalisation out of the data and put it around the model: "
-        "Normalized(model, mean, std)"
-    )
-    if low >= 0 and high <= 255:
-        hint = "give bytes as uint8, or divide by 255"
-    raise InputError(f"{expected}, got {low:.4g} to {high:.4g}, first in {place}; {hint}")
-
-
-# ---- any object to a source ----------------------------------------------------------------------
-
-
-def as_source(
-    images: Any,
-    channels: Channels = None,
-    preprocess: Preprocess | None = None,
-    shape: Shape | None = None,
-    skip_bad: bool = False,
-    workers: Workers = "auto",
-) -> Source:
-    """Make a source of anything that holds images.
-
-    Args:
-        images: One of the things in the table of this module.
-        channels: Where arrays have their channels.
-        preprocess: How photographs are resized and cropped.
-        shape: Channels, height and width that every image must have; by default those of the
-            first image.
-        skip_bad: Take the shape of the first image that can be decoded.
-        workers: Processes that decode shards; other sources are told when they are read.
-
-    Raises:
-        InputError: If this is not something that holds images, or holds none.
-    """
-    if channels not in (None, "first", "last"):
-        raise InputError(f"channels: expected 'first' or 'last', got {channels!r}")
-    if isinstance(images, Source):
-        return images
-    images = plain(images)
-    known: dict[str, Any] = {"name": "the images", "preprocess": preprocess, "channels": channels}
-    if shards := shards_of(images):
-        known |= {"name": shards[0].name, "classes": classes_of(shards[0])}
-        return _from_samples(samples(shards), shape, workers, known)
-    if isinstance(images, str | Path | Address):
-        images = _opened(as_place(images))
-    elif is_table(images):
-        images = from_table(images)
-    elif isinstance(images, list | tuple) and images and _all(images, str | Path | Address):
-        images = files_of_images(list(map(as_place, images)))
-    elif hasattr(images, "getbands"):
-        images = [images]
-    if isinstance(images, ImageSet):
-        about = ("name", "labels", "classes", "indices")
-        known |= {"dataset": images.name} | {name: getattr(images, name) for name in about}
-        known |= {"channels": "first", "files": images.files or None}
-        images = (images if preprocess is None else images.preprocessed(preprocess)).images
-        if shape is not None and isinstance(images, EncodedImages):
-            images = replace(images, mode=mode_of(shape[0]))
-    if isinstance(images, Tensor | np.ndarray):
-        return _from_array(images, shape, known)
-    if isinstance(images, EncodedImages):
-        return _from_items(images, shape, skip_bad, known)
-    return _from_dataset(images, shape, skip_bad, known)
-
-
-def _opened(place: Place) -> ImageSet:
-    """Read one image, a saved set, or a folder."""
-    if place.suffix.lower() in IMAGES and (place.is_file() or place.is_symlink()):
-        return files_of_images([place])
-    if place.suffix == ".safetensors" and isinstance(place, Path):
-        return ImageSet.load_file(place)
-    return folder_of_images(place)
-
-
-def _all(items: Iterable[object], kind: Any) -> bool:
-    return all(isinstance(item, kind) for item in items)
-
-
-def _none_in(name: str) -> InputError:
-    return InputError(f"expected at least one image in {name}, found none")
-
-
-def _from_array(
-    array: Tensor | np.ndarray, shape: Shape | None, known: dict[str, Any]
-) -> "ArraySource":
-    channels, preprocess, name = known["channels"], known["preprocess"], known["name"]
-    if isinstance(array, Tensor):
-        array = as_tensor(array, name, "numbers")
-    ends = {"first": array.shape[:1], "last": array.shape[-1:]}.get(
-        channels, array.shape[:1] + array.shape[-1:]
-    )
-    if array.ndim == 3 and set(ends) & (set(shape[:1]) if shape else {1, 3}):
-        array = array[None]  # one image
-    if array.ndim != 4:
-        raise InputError(
-            f"expected images of shape (n, c, h, w), got {tuple(array.shape)}; write images[None] "
-            "for one image, images[:, None] for grey images without an axis of channels"
-        )
-    if not array.shape[0]:
-        raise _none_in(name)
-    # What is wrong for all images is said first.
-    empty = _as_pixels(array[:0], channels, name)
-    shape = shape or tuple(empty.shape[1:])
-    if preprocess and preprocess.size:
-        shape = (shape[0], *preprocess.size)
-    check_pixels(empty.byte(), shape, preprocess, name)
-    return ArraySource(count=array.shape[0], shape=shape, array=array, **known)
-
-
-def _from_dataset(
-    images: Any, shape: Shape | None, skip_bad: bool, known: dict[str, Any]
-) -> Source:
-    """Make a source of a dataset, a loader, a stream or a list."""
-    if is_table(images, "IterableDataset"):
-        items, name, classes = from_stream(images)
-        return _from_samples(items, shape, 0, known | {"name": name, "classes": classes})
-    if isinstance(images, IterableDataset):
-        images = DataLoader(images, batch_size=32)
-    if isinstance(images, DataLoader):
-        known |= {
-            "name": type(images.dataset).__name__,
-            "count": _length(images),
-            "classes": _classes_of(images.dataset),
-            "shuffled": isinstance(images.sampler, _SHUFFLING),
-        }
-        return _from_batches(images, shape, known)
-    if isinstance(images, Dataset | Sequence) and hasattr(images, "__len__"):
-        if not isinstance(images, Sequence):
-            known |= dict.fromkeys(("name", "dataset"), type(images).__name__)
-        return _from_items(images, shape, skip_bad, known | {"classes": _classes_of(images)})
-    raise InputError(
-        "expected images as a tensor, a NumPy array, an ImageSet, a torch Dataset or DataLoader, "
-        f"a Hugging Face dataset or a folder, got {type(images).__name__}"
-    )
-
-
-def _from_items(
-    items: Any, shape: Shape | None, skip_bad: bool, known: dict[str, Any]
-) -> "ItemSource":
-    """Make a source of single images; without a shape, the first image that is read states it."""
-    source = ItemSource(count=len(items), shape=shape or (), items=items, **known)
-    faults = dict[int, str]()
-    if shape is not None and source.count:
-        return source
-    for position in range(len(items)):
-        batch = source.item(position, BadImage if skip_bad else None)
-        if batch.positions:
-            return replace(source, shape=tuple(batch.pixels.shape[1:]))
-        faults |= batch.faults
-    if faults:
-        raise InputError(
-            f"expected at least one image in {source.name} that can be read, found none: "
-            f"{faults[0]}"
-        )
-    raise _none_in(source.name)
-
-
-def _from_batches(
-    batches: Iterable[Any], shape: Shape | None, known: dict[str, Any]
-) -> "StreamSource":
-    """Make a source of batches; without a shape, the first batch states it."""
-    iterator, name, preprocess = iter(batches), known["name"], known["preprocess"]
-    if (first := next(iterator, None)) is None:
-        raise _none_in(name)
-    own = tuple(_read(first, known["channels"], None, f"a batch of {name}", 4).pixels.shape[1:])
-    if preprocess and preprocess.size:
-        own = (own[0], *preprocess.size)
-    known = {"dataset": name, "count": None} | known
-    return StreamSource(shape=shape or own, batches=chain([first], iterator), **known)
-
-
-def _from_samples(
-    left: Iterator[Sample], shape: Shape | None, workers: Workers, known: dict[str, Any]
-) -> "StreamSource":
-    """Make a source of samples: they are taken here, and decoded in processes."""
-    name, channels, preprocess = known["name"], known["channels"], known["preprocess"]
-    if (first := next(left, None)) is None:
-        raise _none_in(name)
-    own = mode_of(shape[0]) if shape else MODES[getattr(preprocess, "channels", None)]
-    alone = partial(_decoded, channels=channels, preprocess=preprocess)
-    mode = own or ("L" if alone([first], mode=None).pixels.shape[1] == 1 else "RGB")
-    make = partial(alone, mode=mode, strict=own is None)
-    rest = chain([first], left)
-    pieces = iter(lambda: list(islice(rest, PIECE)), [])
-    join = partial(_join, name=name, shape=())
-    batches = in_parts(make, join, pieces, workers, make([first]).pixels.nbytes)
-    answers = ((batch.pixels, batch.labels) for batch in batches)
-    return _from_batches(answers, shape, known | {"channels": "first"})
-
-
-def _decoded(
-    piece: Sequence[Sample],
-    channels: Channels,
-    preprocess: Preprocess | None,
-    mode: str | None,
-    strict: bool = False,
-) -> Batch:
-    """Decode samples of a shard or a stream."""
-    found = list[Batch]()
-    for row, one in enumerate(piece):
-        item = (one.image, one.label)
-        batch = _read(item, channels, preprocess, one.where, mode=mode, strict=strict)
-        shape = found[0].pixels.shape if found else batch.pixels.shape
-        check_pixels(batch.pixels, tuple(shape[1:]), preprocess, one.where)
-        found.append(batch._replace(positions=[row]))
-    return _join(found, len(found), "the shards", ())
-
-
-def _classes_of(dataset: Any) -> tuple[str, ...]:
-    """Return the class names of a torch dataset, as torchvision's `ImageFolder` has them."""
-    while not hasattr(dataset, "classes") and isinstance(dataset, Subset):
-        dataset = dataset.dataset
-    found = getattr(dataset, "classes", ())
-    return tuple(found) if isinstance(found, list | tuple) and _all(found, str) else ()
-
-
-def _length(loader: DataLoader[Any]) -> int | None:
-    if isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
-        return None
-    number = len(loader.sampler)  # type: ignore[arg-type]
-    return number - number % loader.batch_size if loader.drop_last else number
 
 
 # ---- kinds of sources ----------------------------------------------------------------------------
@@ -528,10 +247,9 @@ class ArraySource(Source):
 
     def _read(self, batches: Batches, workers: Workers, skip: Skip) -> Iterator[Batch]:
         for positions in batches:
-            rows: Any = positions
-            if isinstance(positions, range):
-                rows = slice(positions.start, positions.stop)
-            pixels = _as_pixels(self.array[rows], self.channels, self.name)
+            whole = isinstance(positions, range)
+            rows: Any = slice(positions[0], positions[-1] + 1) if whole else positions
+            pixels = as_pixels(self.array[rows], self.channels, self.name)
             if pixels.dtype != torch.uint8:
                 names = list(map(self._where, positions))
                 check_range(pixels, names.__getitem__)
@@ -561,8 +279,8 @@ class ItemSource(Source):
         files. A dataset of one's own is read here by default: it may hold what cannot be shared.
         """
         encoded = isinstance(self.items, EncodedImages)
-        if not encoded:
-            workers = workers if isinstance(self.items, Dataset) and workers != "auto" else 0
+        if not encoded and (workers == "auto" or not isinstance(self.items, Dataset)):
+            workers = 0
         join = partial(_join, name=self.name, shape=self.shape)
         size = prod(self.shape) * (1 if encoded else 8)
         return in_parts(partial(self._part, skip=skip), join, batches, workers, size)
@@ -574,12 +292,9 @@ class ItemSource(Source):
             if isinstance(self.items, EncodedImages):
                 pixels = self.items[position][None]
             else:
-                try:
+                with readable(where):
                     item = self.items[position]
-                except OSError as error:
-                    message = f"expected an image, but {where} cannot be read: {error}"
-                    raise BadImage(message) from error
-                _, pixels, labels, _ = _read(item, self.channels, self.preprocess, where)
+                pixels, labels = read_item(item, self.channels, self.preprocess, where)
             if self.shape:
                 pixels = check_pixels(pixels, self.shape, self.preprocess, where)
         except InputError as error:
@@ -591,24 +306,15 @@ class ItemSource(Source):
     def _part(self, positions: Positions, skip: Skip) -> Batch:
         """Read images one by one; worker processes call this."""
         parts = [self.item(row, skip) for row in positions]
-        batch = _join(parts, len(positions), self.name, self.shape)
-        return batch if batch.faults else batch._replace(positions=positions)
+        return _join(parts, len(positions), self.name, self.shape)
 
     def part(self, positions: Positions) -> "Source | None":
         """Return a source of these files, without the names of all others."""
-        rows = positions if self.rows is None else [self.rows[position] for position in positions]
-        items = self.items.part(rows) if isinstance(self.items, EncodedImages) else None
-        if items is None:
+        if self.files is None:
             return None
-        return replace(
-            self,
-            items=items,
-            count=len(rows),
-            indices=self.places(positions),
-            labels=None,
-            files=None,
-            rows=None,
-        )
+        few = self.subset(torch.as_tensor(positions))
+        known = few._known() | {"labels": None, "files": None, "rows": None}
+        return ItemSource(**known, items=self.items.part(few.rows))
 
 
 @final
@@ -628,11 +334,10 @@ class StreamSource(Source):
         for positions in batches:
             start, stop = positions[0], positions[-1] + 1
             while end < stop and (item := next(iterator, None)) is not None:
-                batch = _read(item, self.channels, None, f"a batch of {self.name}", 4)
-                pixels = check_pixels(batch.pixels, self.shape, self.preprocess, self._where(end))
+                pixels, labels = read_item(item, self.channels, None, f"a batch of {self.name}", 4)
+                pixels = check_pixels(pixels, self.shape, self.preprocess, self._where(end))
                 if len(pixels):
-                    rows = range(end, end + len(pixels))
-                    kept.append(batch._replace(positions=rows, pixels=pixels))
+                    kept.append(Batch(range(end, end + len(pixels)), pixels, labels))
                     end += len(pixels)
             while len(kept) > 1 and kept[1].positions[0] <= start:
                 kept.popleft()
@@ -640,12 +345,9 @@ class StreamSource(Source):
                 return
             first = kept[0].positions[0]
             whole = _join(kept, end - first, self.name, self.shape)
-            part = slice(start - first, stop - first)
-            yield Batch(
-                range(start, min(stop, end)),
-                whole.pixels[part],
-                None if whole.labels is None else whole.labels[part],
-            )
+            part, labels = slice(start - first, stop - first), whole.labels
+            labels = None if labels is None else labels[part]
+            yield Batch(range(start, min(stop, end)), whole.pixels[part], labels)
 
 
 @final
@@ -673,22 +375,17 @@ class CachedSource(Source):
         missing = [[row for row in rows if not self.known[row]] for rows in wanted]
         fresh = self.source.read((rows for rows in missing if rows), workers, skip)
         for rows, new in zip(wanted, missing, strict=True):
-            faults = self._keep(next(fresh)) if new else {}
-            good = [row for row in rows if row not in faults]
+            batch = next(fresh) if new else Batch([], self.pixels)
+            if found := list(batch.positions):
+                _common(self.pixels, batch.pixels, self.name)
+                self.pixels[found] = batch.pixels.to(self.pixels.dtype)
+                self.known[found] = True
+                if batch.labels is not None:
+                    self.own[found] = batch.labels
+            good = [row for row in rows if row not in batch.faults]
             own = self.own[good]
             labels = own if len(own) and own.min() >= 0 else None
-            yield Batch(good, self.pixels[good], labels, faults)
-
-    def _keep(self, batch: Batch) -> Mapping[int, str]:
-        """Keep images that were read, and return what could not be."""
-        rows, found = list(batch.positions), batch.pixels
-        if rows:
-            _common(self.pixels, found, self.name)
-            self.pixels[rows] = found.to(self.pixels.dtype)
-        self.known[rows] = True
-        if batch.labels is not None:
-            self.own[rows] = batch.labels
-        return batch.faults
+            yield Batch(good, self.pixels[good], labels, batch.faults)
 
 
 def cached(source: Source, *, in_memory: bool = False) -> Source:
@@ -731,110 +428,226 @@ def copies(source: Source) -> int:
     Pixels are compared where they are at hand, otherwise up to MOST_HASHED files by their bytes. It
     is 0 for streams, for more files, and for files that are not on this disk.
     """
+    contents: Iterable[Any]
     if isinstance(source, ArraySource | CachedSource):
         batches = source.read(batches_of(64, 0, source.count), skip=InputError)
-        images = (row.contiguous().cpu().numpy() for batch in batches for row in batch.pixels)
-        found = Counter(hashlib.blake2b(image, digest_size=16).digest() for image in images)
+        contents = (row.contiguous().cpu().numpy() for batch in batches for row in batch.pixels)
     else:
         files = [path for path in source.files or () if isinstance(path, Path) and path.is_file()]
         sizes = [path.stat().st_size for path in files if len(files) <= MOST_HASHED]
         often = Counter(sizes)
         alike = (path for path, size in zip(files, sizes, strict=False) if often[size] > 1)
-        found = Counter(hashlib.blake2b(path.read_bytes()).digest() for path in alike)
+        contents = (path.read_bytes() for path in alike)
+    found = Counter(hashlib.blake2b(content, digest_size=16).digest() for content in contents)
     return sum(count for count in found.values() if count > 1)
 
 
-# ---- images and labels of one item ---------------------------------------------------------------
+# ---- any object to a source ----------------------------------------------------------------------
 
 
-def _read(
-    item: Any,
+def as_source(
+    images: Any,
+    channels: Channels = None,
+    preprocess: Preprocess | None = None,
+    shape: Shape | None = None,
+    skip_bad: bool = False,
+    workers: Workers = "auto",
+) -> Source:
+    """Make a source of anything that holds images.
+
+    Args:
+        images: One of the things in the table of this module.
+        channels: Where arrays have their channels.
+        preprocess: How photographs are resized and cropped.
+        shape: Channels, height and width that every image must have; by default those of the
+            first image.
+        skip_bad: Take the shape of the first image that can be decoded.
+        workers: Processes that decode shards; other sources are told when they are read.
+
+    Raises:
+        InputError: If this is not something that holds images, or holds none.
+    """
+    if channels not in (None, "first", "last"):
+        raise InputError(f"channels: expected 'first' or 'last', got {channels!r}")
+    if isinstance(images := plain(images), Source):
+        return images
+    known: dict[str, Any] = {"name": "the images", "preprocess": preprocess, "channels": channels}
+    if shards := shards_of(images):
+        known |= {"name": shards[0].name, "classes": classes_of(shards[0])}
+        return _from_samples(samples(shards), shape, workers, known)
+    if isinstance(images, str | Path | Address):
+        images = _opened(as_place(images))
+    elif is_table(images):
+        images = from_table(images)
+    elif _are_all(images, str | Path | Address) and images:
+        images = files_of_images(list(map(as_place, images)))
+    elif hasattr(images, "getbands"):
+        images = [images]
+    if isinstance(images, ImageSet):
+        about = ("name", "labels", "classes", "indices")
+        known |= {name: getattr(images, name) for name in about}
+        known |= {"dataset": images.name, "channels": "first", "files": images.files or None}
+        images = (images if preprocess is None else images.preprocessed(preprocess)).images
+        if shape is not None and isinstance(images, EncodedImages):
+            images = replace(images, mode=mode_of(shape[0]))
+    if isinstance(images, Tensor | np.ndarray):
+        return _from_array(images, shape, known)
+    if isinstance(images, EncodedImages):
+        return _from_items(images, shape, skip_bad, known)
+    return _from_dataset(images, shape, skip_bad, known)
+
+
+def _opened(place: Place) -> ImageSet:
+    """Read one image, a saved set, or a folder."""
+    if place.suffix.lower() in IMAGES and (place.is_file() or place.is_symlink()):
+        return files_of_images([place])
+    if place.suffix == ".safetensors" and isinstance(place, Path):
+        return ImageSet.load_file(place)
+    return folder_of_images(place)
+
+
+def _are_all(items: object, kind: Any) -> bool:
+    return isinstance(items, list | tuple) and all(isinstance(item, kind) for item in items)
+
+
+def _none_in(name: str) -> InputError:
+    return InputError(f"expected at least one image in {name}, found none")
+
+
+def _from_array(
+    array: Tensor | np.ndarray, shape: Shape | None, known: dict[str, Any]
+) -> ArraySource:
+    channels, preprocess, name = known["channels"], known["preprocess"], known["name"]
+    if isinstance(array, Tensor):
+        array = as_tensor(array, name, "numbers")
+    if array.ndim == 3:
+        ends = {"first": array.shape[:1], "last": array.shape[-1:]}
+        if set(ends.get(channels, array.shape[::2])) & set(shape[:1] if shape else (1, 3)):
+            array = array[None]  # one image
+    if array.ndim != 4:
+        raise InputError(
+            f"expected images of shape (n, c, h, w), got {tuple(array.shape)}; write images[None] "
+            "for one image, images[:, None] for grey images without an axis of channels"
+        )
+    if not array.shape[0]:
+        raise _none_in(name)
+    # What is wrong for all images is said first.
+    empty = as_pixels(array[:0], channels, name)
+    shape = shape or tuple(empty.shape[1:])
+    if preprocess and preprocess.size:
+        shape = (shape[0], *preprocess.size)
+    check_pixels(empty.byte(), shape, preprocess, name)
+    return ArraySource(count=array.shape[0], shape=shape, array=array, **known)
+
+
+def _from_dataset(
+    images: Any, shape: Shape | None, skip_bad: bool, known: dict[str, Any]
+) -> Source:
+    """Make a source of a dataset, a loader, a stream or a list."""
+    if is_table(images, "IterableDataset"):
+        items, name, classes = from_stream(images)
+        return _from_samples(items, shape, 0, known | {"name": name, "classes": classes})
+    if isinstance(images, IterableDataset):
+        images = DataLoader(images, batch_size=32)
+    if isinstance(images, DataLoader):
+        known |= {
+            "name": type(images.dataset).__name__,
+            "count": _length(images),
+            "classes": _classes_of(images.dataset),
+            "shuffled": isinstance(images.sampler, _SHUFFLING),
+        }
+        return _from_batches(images, shape, known)
+    if isinstance(images, Dataset | Sequence) and hasattr(images, "__len__"):
+        if not isinstance(images, Sequence):
+            known |= dict.fromkeys(("name", "dataset"), type(images).__name__)
+        return _from_items(images, shape, skip_bad, known | {"classes": _classes_of(images)})
+    raise InputError(
+        "expected images as a tensor, a NumPy array, an ImageSet, a torch Dataset or DataLoader, "
+        f"a Hugging Face dataset or a folder, got {type(images).__name__}"
+    )
+
+
+def _from_items(
+    items: Any, shape: Shape | None, skip_bad: bool, known: dict[str, Any]
+) -> ItemSource:
+    """Make a source of single images; without a shape, the first image that is read states it."""
+    source = ItemSource(count=len(items), shape=shape or (), items=items, **known)
+    if not source.count:
+        raise _none_in(source.name)
+    if shape is not None:
+        return source
+    faults = dict[int, str]()
+    for position in range(source.count):
+        batch = source.item(position, BadImage if skip_bad else None)
+        if batch.positions:
+            return replace(source, shape=tuple(batch.pixels.shape[1:]))
+        faults |= batch.faults
+    raise InputError(
+        f"expected at least one image in {source.name} that can be read, found none: {faults[0]}"
+    )
+
+
+def _from_batches(
+    batches: Iterable[Any], shape: Shape | None, known: dict[str, Any]
+) -> StreamSource:
+    """Make a source of batches; without a shape, the first batch states it."""
+    iterator, name, preprocess = iter(batches), known["name"], known["preprocess"]
+    if (first := next(iterator, None)) is None:
+        raise _none_in(name)
+    pixels, _ = read_item(first, known["channels"], None, f"a batch of {name}", 4)
+    size = (preprocess and preprocess.size) or pixels.shape[2:]
+    known = {"dataset": name, "count": None} | known
+    known["shape"] = shape or (pixels.shape[1], *size)
+    return StreamSource(batches=chain([first], iterator), **known)
+
+
+def _from_samples(
+    left: Iterator[Sample], shape: Shape | None, workers: Workers, known: dict[str, Any]
+) -> StreamSource:
+    """Make a source of samples: they are taken here, and decoded in processes."""
+    name, channels, preprocess = known["name"], known["channels"], known["preprocess"]
+    if (first := next(left, None)) is None:
+        raise _none_in(name)
+    own = mode_of(shape[0]) if shape else MODES[getattr(preprocess, "channels", None)]
+    alone = partial(_decoded, channels=channels, preprocess=preprocess)
+    mode = own or ("L" if alone([first], mode=None).pixels.shape[1] == 1 else "RGB")
+    make = partial(alone, mode=mode, strict=own is None)
+    rest = chain([first], left)
+    pieces = iter(lambda: list(islice(rest, PIECE)), [])
+    join = partial(_join, name=name, shape=())
+    batches = in_parts(make, join, pieces, workers, make([first]).pixels.nbytes)
+    answers = ((batch.pixels, batch.labels) for batch in batches)
+    return _from_batches(answers, shape, known | {"channels": "first"})
+
+
+def _decoded(
+    piece: Sequence[Sample],
     channels: Channels,
     preprocess: Preprocess | None,
-    where: str,
-    ndim: int = 3,
-    mode: str | None = None,
+    mode: str | None,
     strict: bool = False,
 ) -> Batch:
-    """Return pixels (n, c, h, w) and labels (n) of an image or, with `ndim` 4, of a batch.
-
-    An encoded image is decoded, resized and cropped. The batch has no positions yet.
-    """
-    label = None
-    if isinstance(item, Mapping):
-        images, names = ([key for key in keys if key in item] for keys in _KEYS)
-        if len(images) != 1 or len(names) > 1:
-            raise InputError(
-                f"expected one image ({', '.join(_KEYS[0])}) and at most one label "
-                f"({', '.join(_KEYS[1])}) in {where}, got a {type(item).__name__} of "
-                f"{', '.join(map(str, item))}: rename or remove keys"
-            )
-        item, label = item[images[0]], item[names[0]] if names else None
-    elif isinstance(item, tuple | list):
-        if len(item) not in (1, 2):
-            raise InputError(
-                f"expected an image, or an image and its label, in {where}, got a "
-                f"{type(item).__name__} of {len(item)} things"
-            )
-        item, label = (*item, None)[:2]
-    if isinstance(item, bytes) or hasattr(item, "getbands"):
-        pixels = decode(item, mode, preprocess, where, strict=strict)
-    else:
-        pixels = _as_pixels(item, channels, where)
-    if pixels.ndim != ndim:
-        expected = "an image of shape (c, h, w)" if ndim == 3 else "batches of shape (n, c, h, w)"
-        raise InputError(f"expected {expected}, got {tuple(pixels.shape)} in {where}")
-    pixels = pixels.reshape(-1, *pixels.shape[-3:])
-    labels = None if label is None else _labels_of(label, len(pixels), where, ndim == 3)
-    return Batch([], pixels, labels)
+    """Decode samples of a shard or a stream."""
+    found = list[Batch]()
+    for row, (where, image, label) in enumerate(piece):
+        item = (image, label)
+        pixels, labels = read_item(item, channels, preprocess, where, mode=mode, strict=strict)
+        first = found[0].pixels if found else pixels
+        check_pixels(pixels, tuple(first.shape[1:]), preprocess, where)
+        found.append(Batch([row], pixels, labels))
+    return _join(found, len(found), "the shards", ())
 
 
-def _labels_of(label: Any, count: int, where: str, single: bool) -> Tensor:
-    """Return the label of one image, or those of a batch."""
-    try:
-        # Whole numbers of Python, NumPy and torch have an index.
-        labels = torch.as_tensor([operator.index(label)] if single else label)
-    except (TypeError, ValueError):
-        raise InputError(
-            f"expected a whole number as the label of {where}, got {label!r}"
-        ) from None
-    if labels.shape != (count,) or labels.is_floating_point():
-        raise InputError(
-            f"expected a whole number for each image as the labels of {where}, got "
-            f"{tuple(labels.shape)} of {labels.dtype} for {count} images"
-        )
-    return labels
+def _classes_of(dataset: Any) -> tuple[str, ...]:
+    """Return the class names of a torch dataset, as torchvision's `ImageFolder` has them."""
+    while not hasattr(dataset, "classes") and isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    found = getattr(dataset, "classes", ())
+    return tuple(found) if _are_all(found, str) else ()
 
 
-def _as_pixels(image: Any, channels: Channels, what: str) -> Tensor:
-    """Return uint8, or float32 or wider, with channels before height and width."""
-    if not isinstance(image, Tensor | np.ndarray):
-        raise InputError(
-            f"expected a tensor, a NumPy array or a Pillow image in {what}, got "
-            f"{type(image).__name__}"
-        )
-    if channels is None and isinstance(image, np.ndarray):
-        raise InputError(
-            "expected channels='first' or channels='last' with a NumPy array, got neither for "
-            f"{what} of shape {image.shape[-3:]}"
-        )
-    kind = image.dtype.name if isinstance(image, np.ndarray) else str(image.dtype)
-    if not kind.endswith("uint8") and "float" not in kind:
-        raise InputError(f"expected uint8 or floating point pixels in {what}, got {image.dtype}")
-    if isinstance(image, np.ndarray):
-        wide = kind if kind == "uint8" else "float64" if image.dtype.itemsize > 4 else "float32"
-        # A copy: the array may be read-only, or lie on disk.
-        pixels = torch.from_numpy(np.array(image, wide))
-    else:
-        pixels = image.detach()
-    if pixels.ndim < 3 or 0 in pixels.shape[-3:]:
-        raise InputError(
-            f"expected an image of shape (c, h, w) in {what}, got {tuple(pixels.shape)}"
-        )
-    if channels is None and pixels.shape[-1] in (1, 3) and pixels.shape[-3] not in (1, 3):
-        raise InputError(
-            f"expected channels first, as torch has them, got {tuple(pixels.shape[-3:])} in "
-            f"{what}; state channels='last', or channels='first' if that is what it is"
-        )
-    pixels = pixels.movedim(-1, -3) if channels == "last" else pixels
-    return pixels if pixels.dtype in (torch.uint8, torch.float32, torch.float64) else pixels.float()
+def _length(loader: DataLoader[Any]) -> int | None:
+    if isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
+        return None
+    number = len(loader.sampler)  # type: ignore[arg-type]
+    return number - number % loader.batch_size if loader.drop_last else number

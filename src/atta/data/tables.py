@@ -27,7 +27,7 @@ import torch
 
 from atta._base.errors import InputError, first_line, require
 from atta.data.folder import IMAGES, Address, listed
-from atta.data.image_set import BadImage, EncodedImages, ImageSet
+from atta.data.image_set import EncodedImages, ImageSet, readable
 
 Columns: TypeAlias = tuple[str, str | None]
 """The names of the image column and of the label column, if there is one."""
@@ -44,16 +44,16 @@ def is_table(value: object, kind: str = "Dataset") -> bool:
     The kind "IterableDataset" is one that is read item by item.
     """
     datasets = sys.modules.get("datasets")
-    kinds = tuple(getattr(datasets, name, ()) for name in (kind, f"{kind}Dict"))
-    return isinstance(value, kinds)
+    return isinstance(value, (getattr(datasets, kind, ()), getattr(datasets, f"{kind}Dict", ())))
 
 
 def from_stream(table: Any) -> tuple["Iterator[Sample]", str, tuple[str, ...]]:
     """Return the images of a stream, its name, and the names of the classes."""
     name, features = _name_of(table) or "stream", table.features
     if features is None:  # The types of the columns are not stated: the first item shows them.
-        first, image_type = dict[str, Any](next(iter(table), {})), library().Image()
-        features = {key: image_type if hasattr(first[key], "getbands") else None for key in first}
+        first: dict[str, Any] = next(iter(table), {})
+        kind = library().Image()
+        features = {key: hasattr(one, "getbands") and kind for key, one in first.items()}
     image, label = _columns(features, name)
     label = label or next((key for key in ("label", "labels") if key in features), None)
     classes = getattr(features.get(label), "names", None) or ()
@@ -62,11 +62,8 @@ def from_stream(table: Any) -> tuple["Iterator[Sample]", str, tuple[str, ...]]:
         items = iter(table)
         for row in count():
             where = f"image {row} of {name}"
-            try:
+            with readable(where):
                 item = next(items, None)
-            except OSError as error:
-                message = f"expected an image, but {where} cannot be read: {error}"
-                raise BadImage(message) from error
             if item is None:
                 return
             yield Sample(where, item[image], item.get(label))
@@ -100,20 +97,20 @@ def from_table(
         raise InputError(
             f"expected images in the column {image} of {name}, found {table.features[image]}"
         ) from error
-    labels, classes = None, list[str]()
-    if label is not None:
-        numbers = table.data.column(label).to_numpy()
-        if numbers.dtype.kind not in "iu":
-            raise InputError(
-                f"expected whole numbers in the column {label} of {name}, found {numbers.dtype}"
-            )
-        if (numbers >= 0).any():  # Hidden test labels are all -1: none.
-            labels = torch.from_numpy(numbers.astype(np.int64))
-            names = getattr(table.features[label], "names", None)
-            classes = names or [str(i) for i in range(numbers.max() + 1)]
     rows = torch.arange(len(table))
     images = EncodedImages(_Cells(cells), rows, ("row", f"{name}/{split}"))
-    return ImageSet(name, images, labels, classes)
+    if label is None:
+        return ImageSet(name, images)
+    numbers = table.data.column(label).to_numpy()
+    if numbers.dtype.kind not in "iu":
+        raise InputError(
+            f"expected whole numbers in the column {label} of {name}, found {numbers.dtype}"
+        )
+    if (numbers < 0).all():  # hidden test labels are all -1: none
+        return ImageSet(name, images)
+    labels = torch.from_numpy(numbers.astype(np.int64))
+    names = getattr(table.features[label], "names", None)
+    return ImageSet(name, images, labels, names or list(map(str, range(numbers.max() + 1))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,15 +126,14 @@ class _Cells:
         return bytes(cell.get("bytes") or b"")
 
 
-def _name_of(table: Any) -> str | None:
+def _name_of(table: Any) -> Any:
     """Return the name of a dataset; refuse several splits of one."""
     if isinstance(table, dict):
         raise InputError(
             f"expected one split of a dataset, got {listed(list(table))}: choose one, as in "
             "table['test']"
         )
-    name: str | None = table.info.dataset_name
-    return name
+    return table.info.dataset_name
 
 
 def _columns(features: Mapping[str, Any], name: str) -> Columns:
@@ -205,9 +201,8 @@ def _counted(text: str) -> list[str]:
     if (found := _RANGE.search(text)) is None:
         return [text]
     first, last = found.groups()
-    numbers = range(int(first), int(last) + 1)
-    names = (f"{text[: found.start()]}{n:0{len(first)}}{text[found.end() :]}" for n in numbers)
-    return [one for name in names for one in _counted(name)]
+    numbers = (f"{n:0{len(first)}}" for n in range(int(first), int(last) + 1))
+    return [one for n in numbers for one in _counted(text.replace(found[0], n, 1))]
 
 
 def _found(text: str) -> list[Address]:
@@ -278,8 +273,8 @@ def _sample(where: str, parts: dict[str, bytes]) -> Iterator[Sample]:
         raise InputError(f"expected one image in {where}, found {', '.join(parts) or 'none'}")
     (data,) = parts.values()
     try:
-        known = json.loads(about or b"null")
-        value = label if label is not None else dict(known or {}).get("label")
+        known = json.loads(about or b"null") or {}
+        value = dict(known).get("label") if label is None else label
         yield Sample(where, data, None if value is None else int(value))
     except (ValueError, TypeError):
         raise InputError(

@@ -286,7 +286,7 @@ def zoom_out(images: Images, u: Numbers) -> Images:
     return zoom(images, _between(u, 1.05, 1.15))
 
 
-def zoom(images: Images, step: Numbers) -> Images:
+def zoom(images: Images, step: Float[Tensor, "#n 1"]) -> Images:
     """Show every `step`-th pixel, counted from the centre. Bilinear."""
     rows, columns = (place * step for place in from_centre(images))
     return sample(images, rows[:, :, None], columns[:, None])
@@ -301,14 +301,9 @@ class Scale:
 
     def __call__(self, images: Images) -> Resized:
         """Return the resized images."""
-        shown = resized(images, self.percent / 100)
-        return flip(shown) if self.mirrored else shown
-
-
-def resized(images: Images, factor: float) -> Resized:
-    """Resize both sides by a factor, to a pixel or more. Bilinear."""
-    size = [max(1, round(side * factor)) for side in images.shape[-2:]]
-    return F.interpolate(images, size=size, mode="bilinear", align_corners=False)
+        size = [max(1, round(side * (self.percent / 100))) for side in images.shape[-2:]]
+        shown = F.interpolate(images, size=size, mode="bilinear", align_corners=False)
+        return shown.flip(-1) if self.mirrored else shown
 
 
 def rotate(images: Images, u: Numbers) -> Images:
@@ -324,13 +319,12 @@ def rotate(images: Images, u: Numbers) -> Images:
     return sample(images, rows, columns)
 
 
-def from_centre(images: Images) -> tuple[Tensor, Tensor]:
+def from_centre(images: Images) -> list[Tensor]:
     """Return the rows and the columns as distances from the centre: -1, 0, 1 for a side of 3."""
-    rows, columns = (
+    return [
         torch.arange(side, device=images.device, dtype=torch.float64) - (side - 1) / 2
         for side in images.shape[2:]
-    )
-    return rows, columns
+    ]
 
 
 def sample(

@@ -17,7 +17,7 @@ crop 1 (4, 3, 32, 32)
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -36,6 +36,8 @@ REHEARSAL = "rehearse-"
 MAX_REPEATS = 1000
 """Largest number of repeats of a view: more is most likely a typing error."""
 _NAME = r"[A-Za-z][\w-]*"
+Count: TypeAlias = int | Callable[[int, int, int], int]
+"""How many numbers an image needs: a number, or a function of channels, height and width."""
 
 # ------------------------------------------------------------------------------------------- views
 
@@ -70,7 +72,7 @@ class View:
 
     name: str
     transform: Callable[..., Tensor]
-    numbers: int | Callable[[int, int, int], int] = 0
+    numbers: Count = 0
     stratified: bool = True
     inverse: Callable[[Tensor], Tensor] | None = field(default=None, repr=False, compare=False)
     photograph: bool = False
@@ -149,7 +151,7 @@ def _noise_numbers(c: int, h: int, w: int) -> int:
     return c + c * h * w
 
 
-_NUMBERS: dict[Callable[..., Tensor], int | Callable[[int, int, int], int]] = {
+_NUMBERS: dict[Callable[..., Tensor], Count] = {
     transforms.flip: 0,
     transforms.crop: 2,
     transforms.brightness: 1,
@@ -180,17 +182,14 @@ _NUMBERS: dict[Callable[..., Tensor], int | Callable[[int, int, int], int]] = {
     transforms.jpeg: 1,
 }
 """The functions of the views, with the numbers that each needs per image."""
-_SCALES = {
-    f"{'flip-' if mirrored else ''}scale-{percent}": transforms.Scale(percent, mirrored)
+_FUNCTIONS: dict[str, tuple[Callable[..., Tensor], Count]] = {
+    function.__name__.removeprefix("gaussian_").replace("_", "-"): (function, numbers)
+    for function, numbers in _NUMBERS.items()
+}
+_FUNCTIONS |= {
+    f"{'flip-' if mirrored else ''}scale-{percent}": (transforms.Scale(percent, mirrored), 0)
     for mirrored in (False, True)
     for percent in (50, 75, 125, 150, 175, 200)
-}
-_FUNCTIONS: dict[str, tuple[Callable[..., Tensor], int | Callable[[int, int, int], int]]] = {
-    **{
-        function.__name__.removeprefix("gaussian_").replace("_", "-"): (function, numbers)
-        for function, numbers in _NUMBERS.items()
-    },
-    **{name: (scale, 0) for name, scale in _SCALES.items()},
 }
 VIEWS = {name: View(name, *function) for name, function in _FUNCTIONS.items()}
 """The views of the package by name; docs/method.md lists their rules. `VIEWS["flip"]` is a `View`.
@@ -215,6 +214,7 @@ PHOTOGRAPH_VIEWS = {
 
 They need files or Pillow images and `preprocess`. Their positions are always stratified.
 """
+_KNOWN = {**VIEWS, **PHOTOGRAPH_VIEWS}
 
 
 # -------------------------------------------------------------------- views from other libraries
@@ -383,17 +383,16 @@ class Policy:
         """
         if isinstance(text, Policy):
             return text
-        if isinstance(text, list | tuple):
-            return cls(tuple(term for one in text for term in _terms(one, views)))
         if not isinstance(text, str):
-            return cls(((_as_view(text), 1),))
+            several = text if isinstance(text, list | tuple) else [text]
+            return cls(tuple(term for one in several for term in _terms(one, views)))
         for name, view in (views or {}).items():
             if view.name != name:
                 raise InputError(
                     f"views: expected each view under its own name, got {view.name!r} under "
                     f"{name!r}."
                 )
-            if name in POLICIES or view != {**VIEWS, **PHOTOGRAPH_VIEWS}.get(name, view):
+            if name in POLICIES or view != _KNOWN.get(name, view):
                 raise InputError(f"views: expected a new name, but atta has another {name!r}.")
         text = text.strip()
         if text in POLICIES:
@@ -402,7 +401,7 @@ class Policy:
             raise InputError(
                 "A policy: expected at least one view, such as 'flip + 5 crop', got none."
             )
-        known = {**VIEWS, **PHOTOGRAPH_VIEWS, **(views or {})}
+        known = {**_KNOWN, **(views or {})}
         return cls(tuple(_read_term(term, known) for term in text.split("+")))
 
     @classmethod
@@ -468,11 +467,11 @@ class Policy:
             )
         sheets, images = images, images if sheet is None else sheet.crop(images)
         for view, repeats in self.terms:
-            if view.photograph and sheet is not None:
-                shown = sheet.views(sheets, view.name, repeats)
-                yield from ((view.name, repeat, one) for repeat, one in enumerate(shown))
-                continue
             name, count = view.name, view.count(images)
+            if view.photograph and sheet is not None:
+                for repeat, shown in enumerate(sheet.views(sheets, name, repeats)):
+                    yield name, repeat, shown
+                continue
             for repeat in range(repeats):
                 if spread and view.stratified:
                     u = stratified_numbers(name, count, repeats)[repeat].expand(n, -1)
@@ -594,5 +593,5 @@ POLICIES |= {
 which one.
 """
 
-PAPER_POLICIES = ("aug1", "aug2", "aug3", "aug4", "aug5", "aug6", "aug7", "aug8")
+PAPER_POLICIES = tuple(POLICIES)[:8]
 """The names of the paper's eight policies (Table 1)."""

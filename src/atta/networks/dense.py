@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 from atta._base.errors import InputError
 from atta._base.types import Images
-from atta.data.inverse import LogitMaps, resize
 from atta.data.preprocess import Preprocess
+from atta.data.segmentation import LogitMaps, resize
 from atta.networks.adapters import Adapter, TorchModel, as_logits
 
 MULTIPLES = (1, 32)

@@ -33,10 +33,11 @@ from atta._base.settings import checked
 from atta._base.tensors import read_tensors
 from atta.data.corruptions import REHEARSALS, rehearsed
 from atta.data.folder import digest_of
+from atta.data.items import Channels
 from atta.data.labels import Labelling, Reading, labelled_source
 from atta.data.photographs import Sheet
 from atta.data.preprocess import Preprocess, sheet_of, showing
-from atta.data.source import Batch, Channels, Source, batches_of, cached
+from atta.data.source import Batch, Source, batches_of, cached
 from atta.data.views import Policy
 from atta.networks.adapters import Normalized, TorchModel, as_logits, class_names_of
 from atta.networks.borrowing import dtype_of

@@ -19,8 +19,7 @@ from torch import Tensor
 from atta._base.display import counted
 from atta._base.errors import InputError
 from atta.data.draws import random_numbers, stratified_numbers
-from atta.data.inverse import LogitMaps, inverse_of
-from atta.data.masks import Scenes, check_mask
+from atta.data.segmentation import LogitMaps, Scenes, check_mask, inverse_of
 from atta.data.views import REHEARSAL, Policy
 from atta.networks.borrowing import dtype_of
 from atta.networks.dense import Dense

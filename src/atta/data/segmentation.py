@@ -1,4 +1,6 @@
-"""Images with masks, for segmentation: read one at a time, because sizes may differ.
+"""Segmentation: images with masks, and inverses of views.
+
+Images and masks are read one at a time, because sizes may differ.
 
 | what you give                          | read as                                                 |
 |----------------------------------------|---------------------------------------------------------|
@@ -9,27 +11,48 @@
 
 A mask has a class number for each pixel: a PNG with a palette or in grey, or an array. The number
 `ignore_index` marks pixels without a class: fits and metrics leave them out.
+
+The inverse of a view maps the answer to it back to the image, pixel by pixel.
+
+| views                                   | inverse                                                |
+|-----------------------------------------|--------------------------------------------------------|
+| flip, vflip, turns, transpose           | the opposite move                                      |
+| scale-50, ..., flip-scale-200           | resize the logits back, bilinear, and mirror them back |
+| shift, nudge, flip-shift, ...           | each pixel back to its place; those that left the image|
+|                                         | keep the answer to the image itself                    |
+| brightness, gamma, jpeg, blur, ...      | none needed: no pixel moves                            |
+| crop, native-crop, zoom-in, rotate, ... | refused: they lose a part of the image                 |
 """
 
 import io
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from jaxtyping import Int, Shaped
+import torch
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from atta._base.errors import InputError, first_line, require
 from atta._base.tensors import as_tensor, plain
+from atta.data import transforms
+from atta.data.batched import SHIFTS, moves_of
 from atta.data.folder import Address, Place, as_place, find_images, listed
 from atta.data.image_set import decode
-from atta.data.source import Channels, as_source
+from atta.data.items import Channels, check_pixels, read_item
+from atta.data.transforms import Numbers
+from atta.data.views import REHEARSAL, Policy, View
 
 Mask: TypeAlias = Int[Tensor, "h w"]
 Pixels: TypeAlias = Shaped[Tensor, "c h w"]
+LogitMaps: TypeAlias = Float[Tensor, "n k h w"]
+Inverse: TypeAlias = Callable[[LogitMaps, LogitMaps, Numbers], LogitMaps]
+"""Takes the logits of a view, those of the image itself, and the numbers of the view."""
 IGNORED = 255
 """The usual number of pixels without a class."""
 
@@ -124,22 +147,22 @@ def scenes(images: Any, masks: Any = None, channels: Channels = None) -> Scenes:
 def has_masks(images: Any, labels: Any) -> bool:
     """Whether labels, or what a dataset brings along, are masks and not class numbers."""
     images, labels = plain(images), plain(labels)
-    if isinstance(labels, Tensor | np.ndarray):
-        return labels.ndim >= 2
     if isinstance(labels, str | Path):
         return Path(labels).is_dir()
     if isinstance(labels, list | tuple) and labels:
         first = labels[0]
         file = isinstance(first, str | Path) and Path(first).suffix.lower() in (".png", ".tif")
-        return file or hasattr(first, "getbands") or getattr(plain(first), "ndim", 0) >= 2
+        return file or _is_mask(first)
     if labels is None and not isinstance(images, str | Path | Tensor | np.ndarray):
         data = images.dataset if isinstance(images, DataLoader) else images
         if hasattr(data, "__getitem__") and hasattr(data, "__len__") and len(data):
             item = data[0]
-            if isinstance(item, tuple | list) and len(item) == 2:
-                mask = plain(item[1])
-                return hasattr(mask, "getbands") or getattr(mask, "ndim", 0) >= 2
-    return False
+            return isinstance(item, tuple | list) and len(item) == 2 and _is_mask(item[1])
+    return _is_mask(labels)
+
+
+def _is_mask(thing: Any) -> bool:
+    return hasattr(thing, "getbands") or getattr(plain(thing), "ndim", 0) >= 2
 
 
 def read_mask(mask: Any, where: str = "the mask") -> Mask:
@@ -178,13 +201,10 @@ def read_mask(mask: Any, where: str = "the mask") -> Mask:
 
 def _pixels(item: Any, where: str, channels: Channels) -> Pixels:
     """Decode one image."""
-    if isinstance(item, str | Path | Address) or hasattr(item, "getbands"):
-        place = as_place(item) if isinstance(item, str) else item
-        found: Pixels = decode(place, None, None, where)
-        return found
-    source = as_source(plain(item), channels)
-    pixels = next(source.read([[0]])).pixels
-    return pixels[0]
+    if isinstance(item, str | Path | Address):
+        return decode(as_place(item), None, None, where)
+    found, _ = read_item(plain(item), channels, None, where)
+    return check_pixels(found, tuple(found.shape[1:]), None, where)[0]
 
 
 def _by_name(images: Any, folder: Path) -> list[Place]:
@@ -194,19 +214,20 @@ def _by_name(images: Any, folder: Path) -> list[Place]:
             f"masks: expected masks as the images are given, got the folder {folder} for images "
             "that are no files"
         )
-    found: dict[str, list[Place]] = {}
+    found = defaultdict[str, list[Place]](list)
     for path in find_images([folder]):
-        found.setdefault(Path(path.name).stem, []).append(path)
+        found[Path(path.name).stem].append(path)
     stems = [Path(str(image)).stem for image in images]
     if missing := [stem for stem in stems if stem not in found]:
         raise InputError(
             f"masks: expected a file in {folder} with the name of each image, found none for "
             f"{listed(missing)}"
         )
-    if double := [stem for stem in stems if len(found[stem]) > 1 or stems.count(stem) > 1]:
+    often = Counter(stems)
+    if double := [stem for stem in often if len(found[stem]) > 1 or often[stem] > 1]:
         raise InputError(
             f"masks: expected one mask in {folder} with the name of each image, found several for "
-            f"{listed(list(dict.fromkeys(double)))}"
+            f"{listed(double)}"
         )
     return [found[stem][0] for stem in stems]
 
@@ -221,3 +242,67 @@ def check_mask(mask: Mask, classes: int, ignored: int, where: str) -> None:
             f"{ignored} for pixels without a class, got {value} ({len(wrong)} pixels): if {value} "
             f"marks pixels without a class, pass ignore_index={value}"
         )
+
+
+# ---- inverses of views ---------------------------------------------------------------------------
+
+STILL = (
+    *("brightness", "contrast", "noise", "blur", "gamma", "autocontrast", "saturation"),
+    *("hue", "grey", "sharpen", "jpeg"),
+)
+INVERSES: dict[str, Callable[[Tensor], Tensor]] = {
+    **dict.fromkeys(STILL, lambda shown: shown),
+    "flip": transforms.flip,
+    "vflip": transforms.vflip,
+    "rot90": transforms.rot270,
+    "rot180": transforms.rot180,
+    "rot270": transforms.rot90,
+    "transpose": transforms.transpose,
+    "antitranspose": transforms.antitranspose,
+}
+
+
+def resize(logits: Tensor, size: tuple[int, ...]) -> Tensor:
+    """Resize logits to a height and a width, if they have another size. Bilinear."""
+    if tuple(logits.shape[-2:]) == tuple(size):
+        return logits
+    return F.interpolate(logits, size=list(size), mode="bilinear", align_corners=False)
+
+
+def inverse_of(view: View) -> Inverse:
+    """Return what maps the answer to a view back to the image.
+
+    Raises:
+        InputError: The view has no inverse.
+    """
+    if back := view.inverse or (INVERSES.get(view.name) if view.own else None):
+        return lambda shown, own, u: back(shown)
+    if isinstance(scale := view.transform, transforms.Scale):
+        turned = transforms.flip if scale.mirrored else lambda shown: shown
+        return lambda shown, own, u: resize(turned(shown), own.shape[-2:])
+    if view.own and view.name in SHIFTS:
+        return lambda shown, own, u: _unmoved(view, shown, own, u)
+    if view.name.startswith(REHEARSAL):
+        return lambda shown, own, u: shown
+    raise InputError(
+        f"View {view.name!r}: expected a view with an inverse for segmentation, which moves each "
+        "pixel's answer back to its place, got one without: use flips, turns, shifts, scales "
+        "(scale-75 is smaller, scale-150 larger, flip-scale-150 also mirrored), views of colours, "
+        "or View(..., inverse=...)"
+    )
+
+
+def check_inverses(policy: Policy) -> None:
+    """Refuse a policy with a view that has no inverse."""
+    for view, _ in policy.terms:
+        inverse_of(view)
+
+
+def _unmoved(view: View, shown: LogitMaps, own: LogitMaps, u: Numbers) -> LogitMaps:
+    """Move pixels back to where a shift took them from; of several copies, the first counts."""
+    h, w = own.shape[-2:]
+    source = moves_of(view, h, w, u[:1]).flatten()
+    place = torch.arange(h * w, device=own.device)
+    back = torch.full_like(place, h * w).scatter_reduce(0, source, place, "amin")
+    found = shown.flatten(2)[..., back.clamp(max=h * w - 1)]
+    return torch.where(back < h * w, found, own.flatten(2)).reshape(own.shape)

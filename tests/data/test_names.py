@@ -3,7 +3,7 @@
 import pytest
 
 from atta._base.errors import InputError
-from atta.data.class_names import imagenet, numbers_of
+from atta.data.labels import imagenet, numbers_of
 
 NAMES = ("tench, Tinca tinca", "polar bear", "crane", "crane", "Dog")
 
