@@ -200,24 +200,18 @@ def _images(
     Rows are None for a whole record. Where the images have no labels, images of known classes
     come as well.
     """
-    record = fits.seen(fit, fits.records[experiment.fit])
+    record = whole = fits.seen(fit)
     fitted, rest = fit.rows.drawn()
-    if experiment.test in (REST, FITTED):
-        rows = rest if experiment.test == REST else fitted
-        return record[rows], rows, _resamples(record), None
-    other, reference = fits.seen(fit, fits.records[experiment.test]), None
-    if other.labels is None:
-        reference = record[rest] if len(rest) else record
-    if not experiment.aligned:
-        return other, None, _resamples(other), reference
-    first = len(record) - len(other)
-    rows = rest[rest >= first].sort().values - first
-    return other[rows], rows, _resamples(other), reference
-
-
-def _resamples(record: Record) -> Resamples:
-    """Resamples of the images of a record."""
-    return Resamples(len(record), groups=record.predictions.images)
+    rows, reference = rest if experiment.test == REST else fitted, None
+    if experiment.test not in (REST, FITTED):
+        whole, rows = fits.seen(fit, experiment.test), None
+        if whole.labels is None:
+            reference = record[rest] if len(rest) else record
+        if experiment.aligned:
+            first = len(record) - len(whole)
+            rows = rest[rest >= first].sort().values - first
+    resamples = Resamples(len(whole), groups=whole.predictions.images)
+    return whole if rows is None else whole[rows], rows, resamples, reference
 
 
 def _measured(experiment: Experiment, fits: Fits, fit: Fit, *, detailed: bool) -> Measured:
