@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -119,10 +119,6 @@ class Fit:
         return [replace(self, rows=replace(self.rows, fold=fold)) for fold in range(FOLDS)]
 
 
-Piece: TypeAlias = tuple[Method, dict[str, Fit]]
-"""Fits of one method that are made together, by key."""
-
-
 @dataclass
 class Fits:
     """Calibrators by what they depend on; missing ones are fitted together and kept in `folder`."""
@@ -147,26 +143,24 @@ class Fits:
 
     def make(self, wanted: Iterable[Fit], done: Tell = silent) -> None:
         """Make all missing fits, those of one method together; call `done` once for each fit."""
-        missing: dict[Method, dict[str, Fit]] = {}
+        missing: dict[Method, list[Fit]] = {}
         for key, fit in {self.key(fit): fit for fit in wanted}.items():
             if self._find(key):
                 done(fit.method.name)
             else:
-                missing.setdefault(fit.method, {})[key] = fit
-        pieces: list[Piece] = []
+                missing.setdefault(fit.method, []).append(fit)
+        pieces: list[tuple[Sequence[Fit]]] = []
         for method, fits in missing.items():
             # Similar fits are neighbours: only these share a batch.
-            ordered = sorted(fits.items(), key=lambda item: (self._work(item[1]), item[1].policy))
+            fits = sorted(fits, key=lambda fit: (self._work(fit), fit.policy))[::-1]
             count = TOGETHER if method.takes_many else 1
-            for first in range(0, len(ordered), count):
-                pieces.append((method, dict(ordered[::-1][first : first + count])))
+            pieces += ((fits[at : at + count],) for at in range(0, len(fits), count))
         # The longest first: a long one at the end keeps all other workers waiting.
-        pieces.sort(key=lambda piece: sum(map(self._work, piece[1].values())), reverse=True)
-        foreign = [method.foreign for method, _ in pieces]
+        pieces.sort(key=lambda piece: sum(map(self._work, *piece)), reverse=True)
+        foreign = [fits[0].method.foreign for (fits,) in pieces]
         for place, _ in self.each(Fits._fit, pieces, foreign, what="fitted"):
-            method, fits = pieces[place]
-            for _ in fits:
-                done(method.name)
+            for fit in pieces[place][0]:
+                done(fit.method.name)
 
     def _work(self, fit: Fit) -> int:
         """The number of logits that a fit reads, each kind of view once."""
@@ -198,13 +192,14 @@ class Fits:
             calls = ((function, (there, *work[place]), place) for place in away)
             yield from workers.spread(calls, self.workers, what=what, engine=self.engine)
 
-    def _fit(self, method: Method, piece: Mapping[str, Fit]) -> None:
-        """Fit a piece in this process."""
-        parts = [self.seen(fit)[fit.rows.folded()[0]] for fit in piece.values()]
+    def _fit(self, fits: Sequence[Fit]) -> None:
+        """Make fits of one method together, in this process."""
+        parts = [self.seen(fit)[fit.rows.folded()[0]] for fit in fits]
         sets = [(part.predictions, part.require_labels()) for part in parts]
-        for key, calibrator in zip(piece, method.fit_many(sets), strict=True):
+        for fit, calibrator in zip(fits, fits[0].method.fit_many(sets), strict=True):
+            key = self.key(fit)
             self._done[key] = calibrator
-            if (path := self._path(key)) and not method.foreign:
+            if (path := self._path(key)) and not fit.method.foreign:
                 calibrator.save(path)
 
     def _for_workers(self) -> Fits:

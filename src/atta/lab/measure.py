@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from atta._base.types import Labels, Probs
+from atta._base.types import Probs
 from atta.calibrators import AverageBlend, Calibrator, TemperatureScaling, Vanilla, ViewBlend
 from atta.calibrators.conformal import Conformal, cross_checked, fewest
 from atta.calibrators.crossval import FOLDS, held_rows
@@ -103,35 +103,24 @@ def evaluated(calibrator: Calibrator, record: Record, dataset: str) -> Results:
     for one in (Vanilla().fit(images, labels), calibrator):
         name, numbers = one.method.name, measure(one, record)
         if found and name != TemperatureScaling.name and len(record) >= 2 * FOLDS:
-            read = held_rows(TemperatureScaling(), images.select(()), labels)
-            probs = _kept(read, images)
+            probs = _kept(held_rows(TemperatureScaling(), images.select(()), labels), images)
             cost = {CLASS_CHANGES: 0.0, PASSES: 1.0}
             found[TEMPERED] = evaluate(probs, labels) | cost, probs, None
         found[name] = numbers, answers(one, images), one.confidence(images)
-    rows = tuple(
-        Row(dataset=dataset, method=name, metric=metric, value=value)
-        for name, (numbers, *_) in found.items()
-        for metric, value in numbers.items()
-    )
-    ends = (
-        Interval(dataset=dataset, method=name, metric=metric, low=low, high=high)
-        for name, (_, probs, confidence) in found.items()
-        for metric, (low, high) in _ends(probs, labels, confidence, calibrator.method.on_simplex)
-    )
-    return Results(rows, intervals=tuple(ends))
-
-
-def _ends(
-    probs: AnyProbs, labels: Labels, confidence: Tensor | None, simplex: bool
-) -> Iterator[tuple[str, tuple[float, float]]]:
-    """The intervals of INTERVALS, and of the images that are answered at a risk."""
-    yield from bootstrap(probs, labels, metrics=INTERVALS, simplex=simplex).items()
-    drawn = Resamples(len(labels))
-    values = replicates(
-        probs, labels, drawn, metrics=ANSWERED, simplex=simplex, confidence=confidence
-    )
-    points = evaluate(probs, labels, metrics=ANSWERED, simplex=simplex, confidence=confidence)
-    yield from intervals(points, values).items()
+    rows, bounds, drawn = list[Row](), list[Interval](), Resamples(len(labels))
+    for name, (numbers, probs, confidence) in found.items():
+        simplex = calibrator.method.on_simplex
+        values = replicates(
+            probs, labels, drawn, metrics=ANSWERED, simplex=simplex, confidence=confidence
+        )
+        ends = bootstrap(probs, labels, metrics=INTERVALS, simplex=simplex)
+        ends |= intervals({risk: numbers[risk] for risk in ANSWERED}, values)
+        rows += (Row(dataset=dataset, method=name, metric=m, value=x) for m, x in numbers.items())
+        bounds += (
+            Interval(dataset=dataset, method=name, metric=metric, low=low, high=high)
+            for metric, (low, high) in ends.items()
+        )
+    return Results(tuple(rows), intervals=tuple(bounds))
 
 
 # ---- what a report shows
@@ -156,7 +145,7 @@ def details(calibrator: Calibrator, test: Record, names: Sequence[str] = ()) -> 
         "risk": None,
         "histogram": _counts(confidence, FINE),
         "per_class": None,
-        "views": _views(calibrator, test, base),
+        "views": _views(calibrator, predictions, base),
         "changed": _changed(before, confidence, winner, labels),
     }
     if labels is not None:
@@ -189,16 +178,15 @@ def _per_class(
     }
 
 
-def _views(calibrator: Calibrator, test: Record, base: Probs) -> dict[str, Any] | None:
+def _views(calibrator: Calibrator, predictions: Predictions, base: Probs) -> dict[str, Any] | None:
     if not isinstance(calibrator, ViewBlend | AverageBlend):
         return None
-    start, fused = calibrator.parts(test.predictions.logits, test.predictions.views)
-    limit = calibrator.limit.to(base)
-    first = leader(test.predictions.logits)
+    start, fused = calibrator.parts(predictions.logits, predictions.views)
+    limit, first = calibrator.limit.to(base), leader(predictions.logits)
     shares = largest_share(start, fused, limit, step=calibrator.step, first=first)
     shares = shares.double().clamp(0, 1).cpu()
     itself = isinstance(calibrator, ViewBlend) and calibrator.itself
-    kinds = [*(["the image"] if itself else []), *calibrator.kinds]
+    kinds = ["the image"] * itself + [*calibrator.kinds]
     return {
         "kinds": kinds,
         "weights": calibrator.weights.double().cpu().reshape(len(kinds), -1).tolist(),
