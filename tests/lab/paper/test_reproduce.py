@@ -11,6 +11,7 @@ import pytest
 
 from atta import Record
 from atta._base.errors import InputError
+from atta.calibrators import Calibrator
 from atta.lab import fits
 from atta.lab.experiment import Experiment
 from atta.lab.paper.page import results_page, write_page
@@ -210,7 +211,7 @@ def test_a_second_run_makes_nothing_and_gives_the_same_numbers(
     files = [places.output / f"{name}.json" for name in ("results", *names)]
     before, *each = [path.read_bytes() for path in files]
     monkeypatch.setattr("atta.lab.paper.reproduce.make", lambda *_, **__: pytest.fail("made again"))
-    monkeypatch.setattr(fits.Fits, "_keep", lambda *_: pytest.fail("fitted again"))
+    monkeypatch.setattr(fits.Fits, "_fit", lambda *_: pytest.fail("fitted again"))
     reproduce(
         [e for e in done.experiments if e.name in names],
         places,
@@ -227,7 +228,7 @@ def test_a_run_that_was_stopped_goes_on_and_ends_with_the_same_numbers(
     done, places, _ = whole
     again = Places(output=tmp_path, records=places.made)
     some = [e for e in done.experiments if e.name in ("in-distribution-cifar10", "shift-cifar10")]
-    keep, count = fits.Fits._keep, 0
+    keep, count = Calibrator.save, 0
 
     def stop(*arguments: Any) -> None:
         nonlocal count
@@ -237,7 +238,7 @@ def test_a_run_that_was_stopped_goes_on_and_ends_with_the_same_numbers(
         keep(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(fits.Fits, "_keep", stop)
+        patch.setattr(Calibrator, "save", stop)
         with pytest.raises(KeyboardInterrupt):
             reproduce(some, again)
     assert len(list((tmp_path / "fits").rglob("*.safetensors"))) == 40

@@ -5,16 +5,16 @@ text is `results.md.jinja`; there, too, is why ours differ, which is known for s
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from statistics import correlation, fmean
+from statistics import correlation
 from typing import Any
 
 from atta._base.errors import require
 from atta._base.files import whole_file
 from atta.lab import run as tables
 from atta.lab.experiment import Experiment
-from atta.lab.paper import claims, published
+from atta.lab.paper import published
 from atta.lab.paper.reproduce import Reproduction
 from atta.lab.workers import machine
 from atta.report.figures.catalogue import figure
@@ -26,22 +26,17 @@ with require("report", "the page of a reproduction"):
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 
-def figures(done: Reproduction) -> Iterator[tuple[str, Any]]:
-    """The paper's figures, drawn from our results, by the name of their experiment."""
+def write_page(done: Reproduction, path: Path, *, command: str) -> None:
+    """Write the page, and the paper's figures, drawn from our results, into a folder next to it."""
+    folder, pictures = path.with_suffix(""), {}
     for experiment in done.experiments:
         if experiment.paper.startswith("Figure"):
+            folder.mkdir(parents=True, exist_ok=True)
             several = len(experiment.validation) > 1
             name, metric = ("sizes", "brier") if several else ("entropy", "entropy")
             drawn = figure(name, done.results, metric=metric, experiment=experiment.name)
-            yield experiment.name, drawn
-
-
-def write_page(done: Reproduction, path: Path, *, command: str) -> None:
-    """Write the page, and its pictures into a folder of the same name."""
-    folder, pictures = path.with_suffix(""), {}
-    for name, chart in figures(done):
-        folder.mkdir(parents=True, exist_ok=True)
-        pictures[name] = f"{folder.name}/{picture(chart, folder / f'{name}.svg').name}"
+            file = picture(drawn, folder / f"{experiment.name}.svg")
+            pictures[experiment.name] = f"{folder.name}/{file.name}"
     text = results_page(done, machine(), command=command, pictures=pictures)
     with whole_file(path) as part:
         part.write_text(text, encoding="utf-8")
@@ -54,10 +49,7 @@ def results_page(
     command: str,
     pictures: Mapping[str, str] | None = None,
 ) -> str:
-    """The whole page as Markdown.
-
-    `pictures` are the files of `figures` by the name of the experiment, as the page links them.
-    """
+    """The whole page as Markdown; `pictures` are files by experiment, as the page links them."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
@@ -74,11 +66,9 @@ def results_page(
         records=_side_by_side(done.results.about["records"]),
         command=command,
         pictures=pictures or {},
-        claims=claims,
         published=published,
         tables=tables,
         words=words,
-        mean_difference=_mean_difference,
         spearman=_spearman,
     )
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
@@ -87,8 +77,9 @@ def results_page(
 def _by_number(experiment: Experiment) -> tuple[int, str]:
     """The paper's tables, figures and supplement, each by number; then what is ours."""
     kinds = ("Table", "Figure", "Supplement", "")
-    place = next(i for i, kind in enumerate(kinds) if experiment.paper.startswith(kind))
-    return place, experiment.paper
+    return next(
+        i for i, kind in enumerate(kinds) if experiment.paper.startswith(kind)
+    ), experiment.paper
 
 
 def _anchor(title: str) -> str:
@@ -105,10 +96,6 @@ def _side_by_side(columns: Mapping[str, Mapping[str, Any]]) -> Table:
     names = sorted({name for column in columns.values() for name in column})
     cells = ((name, *(str(column.get(name, "–")) for column in columns.values())) for name in names)
     return Table("", ("", *columns), tuple(cells))
-
-
-def _mean_difference(ours: Mapping[str, float], theirs: Mapping[str, float]) -> float:
-    return fmean(ours[name] - theirs[name] for name in ours)
 
 
 def _spearman(a: Mapping[str, float], b: Mapping[str, float]) -> float:

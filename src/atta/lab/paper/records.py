@@ -69,17 +69,14 @@ def shifted(images: ImageSet, seed: int = 0) -> ImageSet:
 
     The shift of an image depends on the seed and its index alone.
     """
-    pixels, pieces = images.tensors(), []
+    worse = images.tensors().clone()
     # In chunks: an image needs a float per value.
-    for some, rows in zip(
-        torch.split(pixels, 1000), torch.split(images.indices, 1000), strict=True
-    ):
+    for some, rows in zip(worse.split(1000), images.indices.split(1000), strict=True):
         numbers = partial(random_numbers, indices=rows, seed=seed)
         noise = numbers("shift-noise", some.shape[1] + some[0].numel()).to(some.device)
         blur = numbers("shift-blur", 1).to(some.device)
         noisy = gaussian_noise(some.float() / 255, noise)
-        pieces.append((gaussian_blur(noisy, blur) * 255).round().byte())
-    worse = torch.cat(pieces) if pieces else pixels
+        some.copy_((gaussian_blur(noisy, blur) * 255).round())
     return ImageSet(f"{images.name}*", worse, images.labels, images.classes, images.indices)
 
 
@@ -195,7 +192,7 @@ def obstacle(name: str, data: str | Path | None = None, networks: Path | None = 
         trained = networks is not None and network_file(networks, recording.network).is_file()
         if not trained and not present(recording.network, "train", data):
             missing.append(f"no train split of {recording.network}")
-        if _available(recording, data) is None:
+        if _available(name, data) is None:
             wanted = " or ".join(filter(None, (recording.dataset, recording.instead)))
             missing.append(f"no {recording.split} split of {wanted}")
     except InputError as error:
@@ -222,10 +219,9 @@ def make(
     making, path = making or Making(), records / f"{name}.safetensors"
     if path.is_file():
         return path
-    if problem := obstacle(name, data, networks):
-        raise InputError(problem)
-    recording = _available(_recording(name), data)
-    assert recording is not None
+    recording = _available(name, data)
+    if recording is None:
+        raise InputError(obstacle(name, data, networks))
     # Loaded first, so that bad images are reported before hours of training.
     images = load(recording.dataset, recording.split, data=data)
     if recording.after_validation and len(images) <= making.validation:
@@ -313,14 +309,9 @@ def check_made(name: str, path: Path, making: Making) -> None:
         "image size": side or None,
         "rows": origin.get("rows"),
     }
-    wanted = {
-        "model": making.model,
-        "steps": recipe.steps,
-        "image size": str(wanted_side or side),
-        "rows": f"{making.validation}:",
-    }
-    known = {name: value for name, value in wanted.items() if found[name] is not None}
-    check_same_run(path, found, known)
+    wanted = (making.model, recipe.steps, str(wanted_side or side), f"{making.validation}:")
+    pairs = zip(found.items(), wanted, strict=True)
+    check_same_run(path, found, {name: value for (name, known), value in pairs if known})
 
 
 def network_file(networks: Path, dataset: str) -> Path:
@@ -328,8 +319,9 @@ def network_file(networks: Path, dataset: str) -> Path:
     return networks / dataset / "model.safetensors"
 
 
-def _available(recording: Recording, data: str | Path | None) -> Recording | None:
+def _available(name: str, data: str | Path | None) -> Recording | None:
     """The recording, with the dataset that is there."""
+    recording = _recording(name)
     if present(recording.dataset, recording.split, data):
         return recording
     if recording.instead and present(recording.instead, recording.split, data):

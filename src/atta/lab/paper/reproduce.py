@@ -18,15 +18,13 @@ from atta._base.errors import InputError, suggest
 from atta._base.files import digest, locked
 from atta.lab.experiment import Experiment, fits_of
 from atta.lab.fits import Fit, Fits
-from atta.lab.paper.claims import claims_table
-from atta.lab.paper.published import against, published
+from atta.lab.paper.published import against, claims_table, published
 from atta.lab.paper.records import RECORDINGS, Making, check_made, make, network_file, obstacle
 from atta.lab.run import examined, joined, own_table, parts, run
 from atta.lab.workers import Tell, silent
 from atta.record.predictions import CLONE, Record, own_records
 from atta.results.rows import Results
 from atta.results.table import Table
-from atta.results.words import dataset_name
 
 BUNDLED_AS = {
     "cifar10": "cifar10-resnet50",
@@ -112,11 +110,11 @@ def _plain(text: str) -> str:
 def read_experiment(path: Path) -> Experiment:
     """Read the TOML file of an experiment, and check that the paper has the table it names."""
     experiment = Experiment.read(path)
-    try:
-        if experiment.published:
+    if experiment.published:
+        try:
             published(experiment.published)
-    except InputError as error:
-        raise InputError(f"{path}: published: {error}") from None
+        except InputError as error:
+            raise InputError(f"{path}: published: {error}") from None
     return experiment
 
 
@@ -200,16 +198,15 @@ def reproduce(
         done = Reproduction(Results(()), [], files=files)
         wanted: list[Fit] = []
         for experiment in experiments:
-            why = [missing[name] for name in needed([experiment]) if name in missing]
+            why = "; ".join(missing[name] for name in experiment.records if name in missing)
             try:
-                if not why:
-                    wanted += fits_of(experiment, fits.records)
-                    done.experiments.append(experiment)
+                if why:
+                    raise InputError(why)
+                wanted += fits_of(experiment, fits.records)
+                done.experiments.append(experiment)
             except InputError as error:  # records that do not fit end one experiment only
-                why = [str(error)]
-            if why:
-                done.skipped[experiment.name] = "; ".join(why)
-                say(f"skipped {experiment.name}: {done.skipped[experiment.name]}")
+                done.skipped[experiment.name] = str(error)
+                say(f"skipped {experiment.name}: {error}")
         if done.experiments:
             _run_all(done, fits, wanted, places.output, bar)
         return done
@@ -225,7 +222,7 @@ def reproduced_tables(done: Reproduction) -> Iterator[Table]:
         yield own_table(done.results, experiment)
         tables = (against(done.results, experiment, first=first) for first in (False, True))
         yield from filter(None, tables)
-    claims = claims_table(done.results, names=dataset_name)
+    claims = claims_table(done.results)
     if claims.cells:
         yield claims
 
@@ -254,7 +251,7 @@ def _gather(
     for name in names:
         own = RECORDINGS[name].network if name in RECORDINGS else name
         why = ""
-        if (path := places.find(name)) is not None:
+        if path := places.find(name):
             if path.parent == places.output / "records":
                 check_made(name, path, making)
             files[name] = path
