@@ -6,6 +6,7 @@ import sys
 import warnings
 from contextlib import nullcontext
 from dataclasses import replace
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
@@ -15,8 +16,14 @@ from atta._base.files import locked
 from atta.data.image_set import ImageSet
 from atta.lab import training
 from atta.lab.recipe import SEAL, RunFolder
-from atta.lab.training import pixel_statistics, train
+from atta.lab.training import pixel_statistics
 from scenarios import BRIEF, StopsAt, stripes
+
+
+def train(model, images, output=None, **settings):
+    """Train into a folder, by default one of its own."""
+    with nullcontext(output) if output else TemporaryDirectory() as folder:
+        return training.train(model, images, output=folder, **settings)
 
 
 def weights(result) -> list[torch.Tensor]:

@@ -76,7 +76,7 @@ def compare(
     ['vanilla', 'temperature']
     """
     known = dict(records)
-    if fit_on is None:
+    if own := fit_on is None:
         _warn_of_unfair_splits(records, validation)
     else:
         known[FITTED_ON], validation, splits = fit_on, 0, 1
@@ -85,8 +85,8 @@ def compare(
         experiment = Experiment(
             name=name,
             dataset=name,
-            fit=name if fit_on is None else FITTED_ON,
-            test=REST if fit_on is None else name,
+            fit=name if own else FITTED_ON,
+            test=REST if own else name,
             methods=labelled(methods),
             validation=(validation,),
             splits=splits,
@@ -95,15 +95,19 @@ def compare(
         results.append(run(experiment, known, fits=fits, done=done))
         fewer = nested(known[experiment.fit].predictions.repeats)
         if cost and len(fewer) > 1:
-            ladder = replace(
-                experiment,
-                name=name + COST,
-                methods=labelled([VATTA()]),
-                policies=fewer,
-                metrics=("brier", "nll"),
-            )
-            results.append(run(ladder, known, fits=fits))
+            results.append(run(_with_policies(experiment, fewer), known, fits=fits))
     return joined(results)
+
+
+def _with_policies(experiment: Experiment, policies: tuple[str, ...]) -> Experiment:
+    """The same for V-ATTA alone, once with each policy."""
+    return replace(
+        experiment,
+        name=experiment.name + COST,
+        methods=labelled([VATTA()]),
+        policies=policies,
+        metrics=("brier", "nll"),
+    )
 
 
 def _warn_of_unfair_splits(records: Mapping[str, Record], validation: int) -> None:

@@ -41,7 +41,6 @@ from atta.results.words import (
     bounds,
     contender,
     judged,
-    label,
     labels,
     relabelled,
 )
@@ -254,8 +253,7 @@ def own_table(results: Results, experiment: Experiment) -> Table:
     mine = results.where(experiment=experiment.name)
     lay_out = partial(pivot, digits=DIGITS, better=BETTER, title=experiment.heading)
     if experiment.compares_policies:
-        ours = mine.renamed(lambda one: (label(one.method, one.choice), one.policy, ""))
-        return lay_out(ours, ("policy",), ("method", "metric"))
+        return lay_out(mine, ("policy",), ("method", "metric"))
     ours, named = relabelled(mine), labels(map(contender, mine))
     if len(experiment.validation) > 1:
         return lay_out(ours, ("validation",), ("metric", "method"))

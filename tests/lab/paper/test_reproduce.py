@@ -14,7 +14,6 @@ from atta._base.errors import InputError
 from atta.calibrators import Calibrator
 from atta.lab import fits
 from atta.lab.experiment import Experiment
-from atta.lab.paper.page import results_page, write_page
 from atta.lab.paper.published import against, published
 from atta.lab.paper.records import RECORDINGS, Making
 from atta.lab.paper.reproduce import (
@@ -24,6 +23,8 @@ from atta.lab.paper.reproduce import (
     find_experiments,
     needed,
     reproduce,
+    results_page,
+    write_page,
 )
 from atta.lab.run import chosen, own_table
 from atta.results.rows import Results, Row
@@ -251,7 +252,7 @@ def test_the_page_says_on_what_it_ran_and_what_differs_and_shows_the_papers_figu
 ) -> None:
     done, *_ = whole
     here = {"processor": "an abacus", "commit": "abc"}
-    monkeypatch.setattr("atta.lab.paper.page.machine", lambda: here)
+    monkeypatch.setattr("atta.lab.paper.reproduce.machine", lambda: here)
     write_page(done, tmp_path / "mine.md", command="atta reproduce")
     drawn = sorted(path.stem for path in (tmp_path / "mine").iterdir())
     assert drawn == [

@@ -5,6 +5,5 @@ installed package.
 
 published    the published numbers and conclusions (published.json), next to ours
 records      makes the records from data, and the shifted test sets
-reproduce    runs the evaluation from start to end
-page         writes everything as one page, whose text is results.md.jinja
+reproduce    runs the evaluation from start to end, and writes it as one page
 """

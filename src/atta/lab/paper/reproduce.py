@@ -2,27 +2,34 @@
 
 experiments/*.toml ──► which records they need ──► found, or made from data, or skipped with a line
                    ──► run, every fit once     ──► results.json, tables, the claims, a page
+
+The page (docs/results.md is one) is written from results alone: no number in it was typed. Its
+text is `results.md.jinja`; there, too, is why ours differ, which is known for some datasets.
 """
 
 import fnmatch
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import correlation
 from tempfile import TemporaryDirectory
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from atta._base.errors import InputError, suggest
-from atta._base.files import digest, locked
+from atta._base.errors import InputError, require, suggest
+from atta._base.files import digest, locked, whole_file
+from atta.lab import run as tables
 from atta.lab.experiment import Experiment, fits_of
 from atta.lab.fits import Fit, Fits
-from atta.lab.paper.published import against, claims_table, published
+from atta.lab.paper import published
 from atta.lab.paper.records import RECORDINGS, Making, check_made, make, network_file, obstacle
-from atta.lab.run import examined, joined, own_table, parts, run
-from atta.lab.workers import Tell, silent
+from atta.lab.run import examined, joined, parts, run
+from atta.lab.workers import Tell, machine, silent
 from atta.record.predictions import CLONE, Record, own_records
+from atta.results import words
 from atta.results.rows import Results
 from atta.results.table import Table
 
@@ -112,7 +119,7 @@ def read_experiment(path: Path) -> Experiment:
     experiment = Experiment.read(path)
     if experiment.published:
         try:
-            published(experiment.published)
+            published.published(experiment.published)
         except InputError as error:
             raise InputError(f"{path}: published: {error}") from None
     return experiment
@@ -219,10 +226,10 @@ def _loaded(files: Mapping[str, Path]) -> dict[str, Record]:
 def reproduced_tables(done: Reproduction) -> Iterator[Table]:
     """Our table of each experiment, the differences to the published, and the claims."""
     for experiment in done.experiments:
-        yield own_table(done.results, experiment)
-        tables = (against(done.results, experiment, first=first) for first in (False, True))
-        yield from filter(None, tables)
-    claims = claims_table(done.results)
+        yield tables.own_table(done.results, experiment)
+        both = (published.against(done.results, experiment, first=one) for one in (False, True))
+        yield from filter(None, both)
+    claims = published.claims_table(done.results)
     if claims.cells:
         yield claims
 
@@ -267,3 +274,90 @@ def _gather(
         if why:
             missing[name] = f"no {name}.safetensors in {places.made}{why}"
     return files, missing
+
+
+# ---- the page
+
+
+def write_page(done: Reproduction, path: Path, *, command: str) -> None:
+    """Write the page, and the paper's figures, drawn from our results, into a folder next to it."""
+    from atta.report.figures.catalogue import figure  # here: these need the libraries of reports
+    from atta.report.figures.theme import picture
+
+    folder, pictures = path.with_suffix(""), {}
+    for experiment in done.experiments:
+        if experiment.paper.startswith("Figure"):
+            folder.mkdir(parents=True, exist_ok=True)
+            several = len(experiment.validation) > 1
+            name, metric = ("sizes", "brier") if several else ("entropy", "entropy")
+            drawn = figure(name, done.results, metric=metric, experiment=experiment.name)
+            file = picture(drawn, folder / f"{experiment.name}.svg")
+            pictures[experiment.name] = f"{folder.name}/{file.name}"
+    text = results_page(done, machine(), command=command, pictures=pictures)
+    with whole_file(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def results_page(
+    done: Reproduction,
+    machine: Mapping[str, str],
+    *,
+    command: str,
+    pictures: Mapping[str, str] | None = None,
+) -> str:
+    """The whole page as Markdown; `pictures` are files by experiment, as the page links them."""
+    with require("report", "the page of a reproduction"):
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"anchor": _anchor, "one_line": _one_line}
+    text = environment.get_template("results.md.jinja").render(
+        results=done.results,
+        experiments=sorted(done.experiments, key=_by_number),
+        splits=max(experiment.splits for experiment in done.experiments),
+        skipped=done.skipped,
+        machine=Table("", ("", ""), tuple(machine.items())),
+        records=_side_by_side(done.results.about["records"]),
+        command=command,
+        pictures=pictures or {},
+        published=published,
+        tables=tables,
+        words=words,
+        spearman=_spearman,
+    )
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def _by_number(experiment: Experiment) -> tuple[int, str]:
+    """The paper's tables, figures and supplement, each by number; then what is ours."""
+    kinds = ("Table", "Figure", "Supplement", "")
+    return next(
+        i for i, kind in enumerate(kinds) if experiment.paper.startswith(kind)
+    ), experiment.paper
+
+
+def _anchor(title: str) -> str:
+    """The anchor of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def _one_line(text: str) -> str:
+    return re.sub(r" (?=[.,;])", "", " ".join(text.split()))
+
+
+def _side_by_side(columns: Mapping[str, Mapping[str, Any]]) -> Table:
+    """What is known about several things, each in a column."""
+    names = sorted({name for column in columns.values() for name in column})
+    cells = ((name, *(str(column.get(name, "–")) for column in columns.values())) for name in names)
+    return Table("", ("", *columns), tuple(cells))
+
+
+def _spearman(a: Mapping[str, float], b: Mapping[str, float]) -> float:
+    """Spearman's correlation of two orders of the same names."""
+    one, other = (sorted(values, key=values.__getitem__) for values in (a, b))
+    ranks = [one.index(name) for name in a], [other.index(name) for name in a]
+    return correlation(*ranks) if len(a) > 1 else 1.0
