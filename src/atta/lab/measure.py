@@ -68,9 +68,8 @@ def measure(
         numbers |= by_confidence(probs, labels, confidence, simplex=simplex)
     alone = predictions.select((), rehearsals=False)
     parts = (slice(at, at + ROWS) for at in range(0, len(test), ROWS))
-    numbers[CLASS_CHANGES] = float(
-        sum(class_changes(probs[part], alone[part].logits) for part in parts)
-    )
+    changes = (class_changes(probs[part], alone[part].logits) for part in parts)
+    numbers[CLASS_CHANGES] = float(sum(changes))
     numbers[PASSES] = calibrator.passes(predictions).double().mean().item()
     if labels is not None and len(test) >= 2 * fewest(COVERED):
         numbers[COVERAGE], numbers[SET_SIZE] = cross_checked(SETS, probs, labels, simplex=simplex)
@@ -133,6 +132,7 @@ def details(calibrator: Calibrator, test: Record, names: Sequence[str] = ()) -> 
     confidence, winner = (x.cpu() for x in probs.max(dim=-1))
     confidence = confidence.double().clamp(0, 1)
     before = base.gather(-1, probs.argmax(dim=-1, keepdim=True))[:, 0].double().cpu()
+    most = (confidence - before).abs().argsort(descending=True, stable=True)
     found: dict[str, Any] = {
         "images": len(predictions),
         "classes": predictions.classes,
@@ -146,7 +146,16 @@ def details(calibrator: Calibrator, test: Record, names: Sequence[str] = ()) -> 
         "histogram": _counts(confidence, FINE),
         "per_class": None,
         "views": _views(calibrator, predictions, base),
-        "changed": _changed(before, confidence, winner, labels),
+        "changed": [
+            {
+                "row": i,
+                "predicted": int(winner[i]),
+                "label": None if labels is None else int(labels[i]),
+                "before": before[i].item(),
+                "after": confidence[i].item(),
+            }
+            for i in most[:CHANGED].tolist()
+        ],
     }
     if labels is not None:
         correct = (winner == labels.cpu()).double()
@@ -195,22 +204,6 @@ def _views(calibrator: Calibrator, predictions: Predictions, base: Probs) -> dic
         "mean_share": shares.mean().item(),
         "limited": int((shares < float(limit) - 1e-6).sum()),
     }
-
-
-def _changed(
-    before: Tensor, after: Tensor, winner: Tensor, labels: Tensor | None
-) -> list[dict[str, Any]]:
-    rows = (after - before).abs().argsort(descending=True, stable=True)[:CHANGED].tolist()
-    return [
-        {
-            "row": i,
-            "predicted": int(winner[i]),
-            "label": None if labels is None else int(labels[i]),
-            "before": before[i].item(),
-            "after": after[i].item(),
-        }
-        for i in rows
-    ]
 
 
 # ---- intervals

@@ -23,7 +23,7 @@ recording from its shards.
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -127,34 +127,32 @@ class Recording:
     """The dataset of the network."""
     dataset: str
     split: str = "test"
-    labels: Callable[[ImageSet, Sequence[str]], ImageSet] = lambda images, classes: images
-    """Given the images and the network's classes: the images with labels for that network."""
-    after_validation: bool = False
-    """Leave out the rows that would be validation images of the dataset's own network."""
+    unknown: bool = False
+    """Whether the network does not know the classes: the images get no labels."""
     instead: str = ""
-    """A dataset to use, without leaving out rows, if `dataset` is missing."""
+    """A dataset to use if `dataset` is missing."""
     shift: int | None = None
     """The seed of the noise and blur of CIFAR-10*."""
     policy: str = POLICY
     draws: str = "random"
 
+    @property
+    def after_validation(self) -> bool:
+        """Whether to leave out rows: those that another network would be calibrated on."""
+        return self.unknown and self.dataset in NETWORKS
 
-_unknown = partial(
-    Recording,
-    labels=lambda images, classes: ImageSet(images.name, images.images, indices=images.indices),
-    after_validation=True,
-)
+
 _stratified = partial(Recording, draws="stratified")
 RECORDINGS = {
     "cifar10": Recording("cifar10", "cifar10"),
     "cifar10_nudged": _stratified("cifar10", "cifar10", policy=f"{POLICIES[POLICY]} + 3 nudge"),
     "cifar10_shift": Recording("cifar10", "cifar10", shift=SEED),
-    "cifar10_ood": _unknown("cifar10", "aid", instead="aid32"),  # AID's test images, resized
+    "cifar10_ood": Recording("cifar10", "aid", unknown=True, instead="aid32"),  # AID's, resized
     "cifar100": Recording("cifar100", "cifar100"),
     "cifar100_nudged": _stratified("cifar100", "cifar100", policy="flip + 3 nudge"),
     "aid": Recording("aid", "aid"),
-    "aid_shift": Recording("aid", "ucmerced", split="train", labels=ucmerced_as_aid),
-    "aid_ood": _unknown("aid", "cifar10"),
+    "aid_shift": Recording("aid", "ucmerced", split="train"),
+    "aid_ood": Recording("aid", "cifar10", unknown=True),
 }
 
 
@@ -288,7 +286,10 @@ def _arranged(
 ) -> tuple[ImageSet, dict[str, str]]:
     """The images as the network sees them, and the origin of their record."""
     rows = slice(making.validation, None) if recording.after_validation else None
-    images = recording.labels(images, metadata["classes"])
+    if recording.unknown:
+        images = ImageSet(images.name, images.images, indices=images.indices)
+    elif recording.dataset == "ucmerced":
+        images = ucmerced_as_aid(images, metadata["classes"])
     images = arrange(images, shuffle=SEED, rows=rows, image_size=metadata["shape"][-1])
     origin = {**about(metadata), "split": recording.split, "shuffle": str(SEED)}
     if rows is not None:
@@ -325,7 +326,7 @@ def _available(name: str, data: str | Path | None) -> Recording | None:
     if present(recording.dataset, recording.split, data):
         return recording
     if recording.instead and present(recording.instead, recording.split, data):
-        return replace(recording, dataset=recording.instead, after_validation=False)
+        return replace(recording, dataset=recording.instead)
     return None
 
 

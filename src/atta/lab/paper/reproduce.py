@@ -214,8 +214,18 @@ def reproduce(
             except InputError as error:  # records that do not fit end one experiment only
                 done.skipped[experiment.name] = str(error)
                 say(f"skipped {experiment.name}: {error}")
-        if done.experiments:
-            _run_all(done, fits, wanted, places.output, bar)
+        if not done.experiments:
+            return done
+        # All fits first: experiments share them, and the longest of all can begin first.
+        with bar("fitting", len(set(wanted))) as advance:
+            fits.make(wanted, advance)
+        steps = sum(len(parts(experiment, fits.records)) for experiment in done.experiments)
+        with bar("testing", steps) as advance:
+            found = list(examined(done.experiments, fits, advance))
+        for experiment, results in zip(done.experiments, found, strict=True):
+            results.save(places.output / f"{experiment.name}.json")
+        done.results = joined(found)
+        done.results.save(places.output / "results.json")
         return done
 
 
@@ -232,20 +242,6 @@ def reproduced_tables(done: Reproduction) -> Iterator[Table]:
     claims = published.claims_table(done.results)
     if claims.cells:
         yield claims
-
-
-def _run_all(done: Reproduction, fits: Fits, wanted: Sequence[Fit], output: Path, bar: Bar) -> None:
-    """Fit everything, test every experiment, and write the results."""
-    # All fits first: experiments share them, and the longest of all can begin first.
-    with bar("fitting", len(set(wanted))) as advance:
-        fits.make(wanted, advance)
-    steps = sum(len(parts(experiment, fits.records)) for experiment in done.experiments)
-    with bar("testing", steps) as advance:
-        found = list(examined(done.experiments, fits, advance))
-    for experiment, results in zip(done.experiments, found, strict=True):
-        results.save(output / f"{experiment.name}.json")
-    done.results = joined(found)
-    done.results.save(output / "results.json")
 
 
 def _gather(
