@@ -75,11 +75,10 @@ def compare(
     >>> compare({"a": record}, [Vanilla(), TemperatureScaling()], validation=200).names("method")
     ['vanilla', 'temperature']
     """
-    known = dict(records)
-    if own := fit_on is None:
-        _warn_of_unfair_splits(records, validation)
-    else:
+    known, own = dict(records), fit_on is None
+    if fit_on is not None:
         known[FITTED_ON], validation, splits = fit_on, 0, 1
+    _warn_of_unfair_splits(records, validation)
     fits, results = Fits(known), list[Results]()
     for name in records:
         experiment = Experiment(
@@ -93,21 +92,22 @@ def compare(
             metrics=(*METRICS, *CONFIDENCE, CLASS_CHANGES, PASSES, COVERAGE, SET_SIZE),
         )
         results.append(run(experiment, known, fits=fits, done=done))
-        fewer = nested(known[experiment.fit].predictions.repeats)
-        if cost and len(fewer) > 1:
-            results.append(run(_with_policies(experiment, fewer), known, fits=fits))
+        results += _costs(experiment, fits) if cost else ()
     return joined(results)
 
 
-def _with_policies(experiment: Experiment, policies: tuple[str, ...]) -> Experiment:
-    """The same for V-ATTA alone, once with each policy."""
-    return replace(
-        experiment,
-        name=experiment.name + COST,
-        methods=labelled([VATTA()]),
-        policies=policies,
-        metrics=("brier", "nll"),
-    )
+def _costs(experiment: Experiment, fits: Fits) -> Iterator[Results]:
+    """Test V-ATTA alone with more and more views, if there are several."""
+    policies = nested(fits.records[experiment.fit].predictions.repeats)
+    if len(policies) > 1:
+        ladder = replace(
+            experiment,
+            name=experiment.name + COST,
+            methods=labelled([VATTA()]),
+            policies=policies,
+            metrics=("brier", "nll"),
+        )
+        yield run(ladder, fits.records, fits=fits)
 
 
 def _warn_of_unfair_splits(records: Mapping[str, Record], validation: int) -> None:

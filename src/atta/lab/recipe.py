@@ -336,19 +336,19 @@ def _checked(path: Path) -> bytes:
     return whole
 
 
-def check_same_run(path: Path, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+def check_same_run(
+    path: Path, found: Mapping[str, Any], expected: Mapping[str, Any], part: str = ""
+) -> None:
     """Refuse a file whose settings are not as expected, as far as these say."""
-    for key, value in json.loads(json.dumps(expected)).items():
-        there = found.get(key)
-        pairs = {key: (there, value)}
-        if isinstance(there, dict) and isinstance(value, dict):  # name what differs in a recipe
-            pairs = {f"{key}.{name}": (there.get(name, "absent"), value[name]) for name in value}
-        for name, (old, new) in pairs.items():
-            if old != new:
-                raise InputError(
-                    f"expected {path} to belong to this run, but its {name} is {old} "
-                    f"and not {new}; choose another folder, or delete this file to start again"
-                )
+    for key, new in json.loads(json.dumps(expected)).items():
+        old = found.get(key, "absent")
+        if isinstance(old, dict) and isinstance(new, dict):  # name what differs in a recipe
+            check_same_run(path, old, new, f"{key}.")
+        elif old != new:
+            raise InputError(
+                f"expected {path} to belong to this run, but its {part}{key} is {old} "
+                f"and not {new}; choose another folder, or delete this file to start again"
+            )
 
 
 def _read_metadata(path: str | Path) -> dict[str, Any]:
