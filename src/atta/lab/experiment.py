@@ -13,6 +13,8 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_args, get_origin
 
@@ -246,11 +248,11 @@ class Trial:
     label: str
     seed: int
     rows: Rows
-    candidates: tuple[Fit, ...]
+    candidates: list[Fit]
 
 
-def trials(experiment: Experiment, records: Mapping[str, Record]) -> Iterator[Trial]:
-    """Every method on every draw."""
+def trials(experiment: Experiment, records: Mapping[str, Record]) -> Iterator[list[Trial]]:
+    """Every method on every draw, the draws one after the other."""
     _check_records(experiment, records)
     images, pixels = len(records[experiment.fit]), records[experiment.fit].predictions.images
     groups = (
@@ -266,17 +268,20 @@ def trials(experiment: Experiment, records: Mapping[str, Record]) -> Iterator[Tr
         # There is only one way to take all of them.
         for split in range(experiment.splits if size < images else 1):
             rows = Rows(images, size, split, groups=groups)
-            for label in experiment.methods:
-                policies = experiment.tried(label)
-                for seed, method in experiment.seeded(label).items():
-                    fits = (Fit(experiment.fit, rows, method, policy) for policy in policies)
-                    yield Trial(label, seed, rows, tuple(fits))
+            fit = partial(Fit, experiment.fit, rows)
+            yield [
+                Trial(
+                    label, seed, rows, [fit(method, policy) for policy in experiment.tried(label)]
+                )
+                for label in experiment.methods
+                for seed, method in experiment.seeded(label).items()
+            ]
 
 
 def fits_of(experiment: Experiment, records: Mapping[str, Record]) -> list[Fit]:
     """The fits of an experiment: the candidates, and what its rules need to choose one of them."""
     found: list[Fit] = []
-    for trial in trials(experiment, records):
+    for trial in chain.from_iterable(trials(experiment, records)):
         found += trial.candidates
         if len(trial.candidates) > 1 and {*experiment.choose} - {RULE}:
             for fit in trial.candidates:

@@ -227,7 +227,7 @@ class Fits:
             "atta": __version__,
             "torch": torch.__version__,
             "record": self.fingerprint(fit.record),
-            "rows": {k: v for k, v in asdict(fit.rows).items() if k != "groups" or v},
+            "rows": asdict(fit.rows),
             "method": [fit.method.name, fit.method.settings(), *_own_class(fit.method)],
             "views": list(self.views(fit).items()),
         }

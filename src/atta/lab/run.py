@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from itertools import chain, groupby
+from itertools import chain
 from statistics import fmean
 from typing import Any, NamedTuple, TypeVar
 
@@ -79,8 +79,8 @@ def run(
 def examined(
     experiments: Sequence[Experiment], fits: Fits, done: Tell = silent
 ) -> Iterator[Results]:
-    """Test what was fitted, in the workers of `fits`; call `done` after each of the `parts`."""
-    work = [(one, part) for one in experiments for part in parts(one, fits.records)]
+    """Test what was fitted, in the workers of `fits`; call `done` after each of the `trials`."""
+    work = [(one, part) for one in experiments for part in trials(one, fits.records)]
     foreign = [
         any(fit.method.foreign for trial in part for fit in trial.candidates) for _, part in work
     ]
@@ -91,12 +91,6 @@ def examined(
     for experiment in experiments:
         own = [found[place] for place, (owner, _) in enumerate(work) if owner is experiment]
         yield _results(experiment, fits, list(chain.from_iterable(own)))
-
-
-def parts(experiment: Experiment, records: Mapping[str, Record]) -> list[list[Trial]]:
-    """The trials of an experiment by the rows they are fitted on: what is tested in one go."""
-    by_rows = groupby(trials(experiment, records), key=lambda trial: trial.rows)
-    return [list(found) for _, found in by_rows]
 
 
 def joined(parts: Sequence[Results]) -> Results:
@@ -161,7 +155,7 @@ def _results(experiment: Experiment, fits: Fits, outcomes: Sequence[Outcome]) ->
                 label: described(experiment.method(label)) for label in experiment.methods
             }
         },
-        "intervals": {"resamples": RESAMPLES, "confidence": CONFIDENCE},
+        "bootstrap": {"resamples": RESAMPLES, "confidence": CONFIDENCE},
     }
     rows = tuple(
         Row(**one.columns, metric=metric, value=value)

@@ -6,7 +6,7 @@ the step. So a stopped run needs only the weights and the momentum to resume wit
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -49,17 +49,20 @@ class Epoch:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """The trained model, in evaluation mode, its epochs, and what its file says about it."""
+    """The trained model, in evaluation mode, and what its file says about it.
+
+    `metadata["history"]` has the numbers of each epoch.
+    """
 
     model: Normalized
-    history: tuple[Epoch, ...]
     metadata: Mapping[str, Any]
     path: Path
 
     @property
     def accuracy(self) -> float | None:
         """The accuracy on the test set, if there was one."""
-        return self.metadata["accuracy"]
+        accuracy: float | None = self.metadata["accuracy"]
+        return accuracy
 
 
 def train(
@@ -106,15 +109,7 @@ def train(
                 accuracy = None if test_set is None else accuracy_on(normalized.eval(), test_set)
                 found = {**metadata, "accuracy": accuracy, "history": history}
                 folder.finish(network, found)
-    epochs = _read_epochs(found["history"], folder.model)
-    return TrainingResult(normalized.eval(), epochs, found, folder.model)
-
-
-def _read_epochs(history: Sequence[Mapping[str, Any]], path: Path) -> tuple[Epoch, ...]:
-    try:
-        return tuple(Epoch(**row) for row in history)
-    except TypeError:
-        raise InputError(f"expected the epochs of a training in {path}; train again") from None
+    return TrainingResult(normalized.eval(), found, folder.model)
 
 
 def accuracy_on(model: nn.Module, images: ImageSet) -> float:

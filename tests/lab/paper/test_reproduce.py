@@ -194,7 +194,7 @@ def test_everything_runs_from_data_alone(whole: tuple[Reproduction, Places, list
     assert [e.name for e in done.experiments] == [
         e.name for e in find_experiments() if e.name not in done.skipped
     ]
-    assert set(done.files) == set(RECORDINGS)
+    assert set(done.results.known("records")) == set(RECORDINGS)
     assert sum(line.startswith("training") for line in said) == 3
     assert sum(line.startswith("recording") for line in said) == 9
     assert Results.load(places.output / "results.json") == done.results

@@ -22,11 +22,11 @@ from typing import Any, TypeAlias
 from atta._base.errors import InputError, require, suggest
 from atta._base.files import digest, locked, whole_file
 from atta.lab import run as tables
-from atta.lab.experiment import Experiment, fits_of
+from atta.lab.experiment import Experiment, fits_of, trials
 from atta.lab.fits import Fit, Fits
 from atta.lab.paper import published
 from atta.lab.paper.records import RECORDINGS, Making, check_made, make, network_file, obstacle
-from atta.lab.run import examined, joined, parts, run
+from atta.lab.run import examined, joined, run
 from atta.lab.workers import Tell, machine, silent
 from atta.record.predictions import CLONE, Record, own_records
 from atta.results import words
@@ -71,12 +71,11 @@ def record_file(name: str, folder: Path | None = None) -> Path | None:
 
 @dataclass
 class Reproduction:
-    """The numbers, what was skipped and why, and the files of the records."""
+    """The numbers, and what was skipped and why."""
 
     results: Results
     experiments: list[Experiment]
     skipped: dict[str, str] = field(default_factory=dict)
-    files: dict[str, Path] = field(default_factory=dict)
 
 
 def experiments_folder() -> Path:
@@ -202,7 +201,7 @@ def reproduce(
     with locked(places.output / "results.json"):
         files, missing = _gather(needed(experiments), places, making or Making(), say)
         fits = Fits(_loaded(files), places.output / "fits", workers, files, engine)
-        done = Reproduction(Results(()), [], files=files)
+        done = Reproduction(Results(()), [])
         wanted: list[Fit] = []
         for experiment in experiments:
             why = "; ".join(missing[name] for name in experiment.records if name in missing)
@@ -219,7 +218,7 @@ def reproduce(
         # All fits first: experiments share them, and the longest of all can begin first.
         with bar("fitting", len(set(wanted))) as advance:
             fits.make(wanted, advance)
-        steps = sum(len(parts(experiment, fits.records)) for experiment in done.experiments)
+        steps = sum(1 for one in done.experiments for _ in trials(one, fits.records))
         with bar("testing", steps) as advance:
             found = list(examined(done.experiments, fits, advance))
         for experiment, results in zip(done.experiments, found, strict=True):
