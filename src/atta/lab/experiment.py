@@ -255,9 +255,10 @@ def trials(experiment: Experiment, records: Mapping[str, Record]) -> Iterator[li
     """Every method on every draw, the draws one after the other."""
     _check_records(experiment, records)
     images, pixels = len(records[experiment.fit]), records[experiment.fit].predictions.images
-    groups = (
-        () if pixels is None else tuple(pixels.unique_consecutive(return_counts=True)[1].tolist())
-    )
+    groups: tuple[int, ...] = ()
+    if pixels is not None:
+        _, counts = pixels.unique_consecutive(return_counts=True)  # type: ignore[no-untyped-call]
+        groups = tuple(counts.tolist())
     for validation in experiment.validation:
         size = validation or images
         if size > images - (experiment.test == REST or experiment.aligned):

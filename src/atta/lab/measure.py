@@ -23,7 +23,7 @@ from atta.calibrators.conformal import Conformal, cross_checked, fewest
 from atta.calibrators.crossval import FOLDS, held_rows
 from atta.functional import largest_share, leader
 from atta.metrics.binning import bin_index, even_edges, reliability_bins, risk_curve
-from atta.metrics.per_image import AnyProbs, LazyProbs
+from atta.metrics.per_image import LazyProbs
 from atta.metrics.resampling import Resamples, bootstrap, intervals, replicates
 from atta.metrics.scores import METRICS, by_confidence, class_changes, evaluate, ood_auroc
 from atta.record.predictions import Predictions, Record
@@ -98,7 +98,7 @@ def evaluated(calibrator: Calibrator, record: Record, dataset: str) -> Results:
     Temperature scaling is cross-validated on these images; with too few it is left out.
     """
     images, labels = record.predictions, record.require_labels()
-    found: dict[str, tuple[Mapping[str, float], AnyProbs, Tensor | None]] = {}
+    found: dict[str, tuple[dict[str, float], Probs | LazyProbs, Tensor | None]] = {}
     for one in (Vanilla().fit(images, labels), calibrator):
         name, numbers = one.method.name, measure(one, record)
         if found and name != TemperatureScaling.name and len(record) >= 2 * FOLDS:

@@ -189,7 +189,7 @@ class Findings:
     def results(self, dataset: str, *, method: str, images: int) -> Results:
         """All numbers as rows; `choice` marks the chosen policy and the greedy one."""
         chosen = {id(self.choice): "one-standard-error", id(self.free): "greedy"}
-        found = []
+        found = list[Row]()
         for one in filter(None, [*self.candidates, self.free]):
             numbers = {
                 PASSES: float(one.passes),
@@ -238,26 +238,24 @@ class Search:
         if free:
             taken = self.greedy(pool)
             best = min(candidates, key=lambda one: one.nll).policy
-            passes, probs = self._answer(pool, taken)
+            count, probs = self._answer(pool, taken)
             loss = losses(probs, pool.labels)
             above = loss - losses(answers[best][1], pool.labels)
             free_choice = Candidate(
                 policy=described(taken),
-                passes=passes,
+                passes=count,
                 nll=loss.mean().item(),
                 above=above.mean().item(),
                 error=standard_error(above),
             )
             looks[free_choice.policy] = taken
         tested = {}
-        for name, passes in looks.items() if test is not None else ():
-            calibrator = self.method.fit(pool.pick(passes), pool.labels)
-            tested[name] = evaluate(
-                calibrator(test.pick(passes)),
-                test.labels,
-                metrics=TESTED,
-                simplex=self.method.on_simplex,
-            )
+        if test is not None:
+            for name, passes in looks.items():
+                probs = self.method.fit(pool.pick(passes), pool.labels)(test.pick(passes))
+                tested[name] = evaluate(
+                    probs, test.labels, metrics=TESTED, simplex=self.method.on_simplex
+                )
         return Findings(candidates=candidates, missing=missing, free=free_choice, tested=tested)
 
     def greedy(self, pool: Pool) -> list[Pass]:
