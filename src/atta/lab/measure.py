@@ -221,25 +221,25 @@ def interval_rows(
     parts: dict[Contender, list[tuple[Mapping[str, float], Mapping[str, Tensor]]]] = {}
     for key, numbers, resampled in found:
         parts.setdefault(key, []).append((numbers, resampled))
-    # Compared with nothing, a contender has the interval of its own numbers.
-    done: list[tuple[Contender | None, dict[str, float], dict[str, Tensor]]] = [(None, {}, {})]
+    # Compared with nobody, a contender has the interval of its own numbers.
+    done: list[tuple[Contender, dict[str, float], dict[str, Tensor]]] = [(Contender(), {}, {})]
     for key, splits in parts.items():
         names = list(splits[0][1])
         points = {name: sum(point[name] for point, _ in splits) / len(splits) for name in names}
         values = {name: torch.stack([drawn[name] for _, drawn in splits]).mean(0) for name in names}
         for other, theirs, drawn in done:
-            if other and other.validation != key.validation:
+            if other.method and other.validation != key.validation:
                 continue
             less = {name: points[name] - theirs.get(name, 0.0) for name in names}
             apart = {name: values[name] - drawn.get(name, 0.0) for name in names}
             for metric, (low, high) in intervals(less, apart).items():
                 yield Interval(
                     **key._asdict(),
-                    against=other.method if other else "",
-                    against_policy=other.policy if other else "",
-                    against_choice=other.choice if other else "",
+                    against=other.method,
+                    against_policy=other.policy,
+                    against_choice=other.choice,
                     metric=metric,
-                    low=low if other else max(low, 0.0),
+                    low=low if other.method else max(low, 0.0),
                     high=high,
                 )
         done.append((key, points, values))

@@ -173,7 +173,16 @@ def load_trained(
     metadata = _read_metadata(path)
     try:
         if model is None:
-            model = _built(path, **metadata["architecture"])
+            settings = dict(metadata["architecture"])
+            if (name := settings.pop("name", "")) not in MODELS:
+                raise InputError(
+                    f"expected one of {', '.join(MODELS)} in {path}, found {name!r}: "
+                    "pass the model as well"
+                )
+            with torch.device("meta"):  # takes no memory, whatever size a forged file names
+                model = MODELS[name](**settings)
+            check_weights(model, read_tensors(path, sealed=False)[0], path)
+            model.to_empty(device="cpu")
         load_weights(model, path)
         object.__setattr__(model, "class_names", tuple(map(str, metadata["classes"])))
         return Normalized(model, metadata["mean"], metadata["std"]).eval(), metadata
@@ -183,18 +192,6 @@ def load_trained(
         raise InputError(
             f"{path} does not describe a network: {first_line(error)}; use a copy, or train again"
         ) from error
-
-
-def _built(path: str | Path, name: str = "", **settings: Any) -> nn.Module:
-    """Build a network whose weights are to be read from a file."""
-    if name not in MODELS:
-        raise InputError(
-            f"expected one of {', '.join(MODELS)} in {path}, found {name!r}: pass the model as well"
-        )
-    with torch.device("meta"):  # takes no memory, whatever size a forged file names
-        model = MODELS[name](**settings)
-    check_weights(model, read_tensors(path, sealed=False)[0], path)
-    return model.to_empty(device="cpu")
 
 
 def find_model(text: str) -> tuple[Any, dict[str, str]]:

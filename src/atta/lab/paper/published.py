@@ -36,7 +36,6 @@ PublishedTable: TypeAlias = Mapping[str, Mapping[str, float]]
 Found: TypeAlias = tuple[bool, str]
 Place: TypeAlias = tuple[str, str]
 """A table or figure of the paper, and a dataset."""
-FILE = Path(__file__).parent / "published.json"
 OURS = ("m-atta", "v-atta")
 
 
@@ -51,7 +50,8 @@ def mean_difference(ours: Mapping[str, float], theirs: Mapping[str, float]) -> f
 @cache
 def paper() -> Mapping[str, Any]:
     """All tables and claims, and what the paper says about its networks, splits and policies."""
-    content: Mapping[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    text = (Path(__file__).parent / "published.json").read_text(encoding="utf-8")
+    content: Mapping[str, Any] = json.loads(text)
     return content
 
 

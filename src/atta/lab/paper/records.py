@@ -71,9 +71,7 @@ def shifted(images: ImageSet, seed: int = 0) -> ImageSet:
     """
     worse = images.tensors().clone()
     # In chunks: an image needs a float per value.
-    for some, rows in zip(
-        torch.split(worse, 1000), torch.split(images.indices, 1000), strict=True
-    ):
+    for some, rows in zip(torch.split(worse, 1000), torch.split(images.indices, 1000), strict=True):
         numbers = partial(random_numbers, indices=rows, seed=seed)
         noise = numbers("shift-noise", some.shape[1] + some[0].numel()).to(some.device)
         blur = numbers("shift-blur", 1).to(some.device)
