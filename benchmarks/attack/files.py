@@ -286,7 +286,7 @@ def trained(folder: Path, stop_after: int | None = None) -> Any:
         progress=False,
         on_epoch=stop,
     )
-    return [found.model.state_dict(), [epoch.loss for epoch in found.history]]
+    return [found.model.state_dict(), [epoch["loss"] for epoch in found.metadata["history"]]]
 
 
 def checkpoints(tally: Tally, effort: Effort) -> None:

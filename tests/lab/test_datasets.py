@@ -12,7 +12,7 @@ from PIL import Image
 
 from atta._base.errors import InputError
 from atta.data.image_set import ImageSet
-from atta.lab.datasets import NAMES, load, present, split_indices
+from atta.lab.datasets import NAMES, _train_or_test, load, present
 from layouts_made import (
     EXPECTED,
     LABELS,
@@ -198,21 +198,14 @@ def test_a_folder_or_split_that_is_not_there_is_named(tmp_path):
         load("insects", "train", data=tmp_path)
 
 
-@given(st.integers(2, 300), st.integers(0, 5), st.data())
+@given(st.integers(2, 300))
 @settings(max_examples=30, deadline=None)
-def test_splits_are_disjoint_complete_and_repeatable(n, seed, data):
-    validation = data.draw(st.integers(1, n - 1))
-    sizes = (validation, n - validation)
-    first, rest = split_indices(n, sizes, seed)
-    assert (len(first), len(rest)) == sizes
-    assert sorted(torch.cat([first, rest]).tolist()) == list(range(n))
-    assert torch.equal(first, split_indices(n, sizes, seed)[0])
-
-
-def test_aid_is_divided_into_three():
-    assert [len(part) for part in split_indices(10_000, (7000, 1000, 2000))] == [7000, 1000, 2000]
-    with pytest.raises(InputError, match=r"at most 10 images, got \(7, 4\)"):
-        split_indices(10, (7, 4))
+def test_the_splits_of_one_piece_are_disjoint_complete_and_repeatable(n):
+    whole = ImageSet("aid", torch.zeros(n, 1, 2, 2, dtype=torch.uint8))
+    train, test = (_train_or_test(whole, 0.7, split).indices for split in ("train", "test"))
+    assert len(train) == round(0.7 * n)
+    assert sorted(torch.cat([train, test]).tolist()) == list(range(n))
+    assert torch.equal(train, _train_or_test(whole, 0.7, "train").indices)
 
 
 # ---- the real thing

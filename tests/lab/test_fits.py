@@ -39,9 +39,10 @@ def test_the_draw_parts_the_rows_and_is_always_the_same(images: int, data: st.Da
 @given(st.integers(5, 40), st.integers(0, 3))
 def test_each_validation_row_is_held_out_once(validation: int, split: int) -> None:
     whole = Rows(50, validation, split)
-    held = torch.cat([part.folded()[1] for part in whole.parted()])
+    parts = [part.rows for part in Fit("a", whole, VATTA()).parted()]
+    held = torch.cat([part.folded()[1] for part in parts])
     assert sorted(held.tolist()) == sorted(whole.drawn()[0].tolist())
-    for part in whole.parted():
+    for part in parts:
         assert not set(part.folded()[0].tolist()) & set(part.folded()[1].tolist())
         assert set(part.folded()[0].tolist()) | set(part.folded()[1].tolist()) == set(
             whole.folded()[0].tolist()
@@ -66,7 +67,7 @@ def test_folds_need_an_image_each() -> None:
     with pytest.raises(
         InputError, match="expected at least 5 validation images for 5 folds, got 4"
     ):
-        Rows(10, 4).parted()
+        Fit("a", Rows(10, 4), VATTA()).parted()
 
 
 def test_a_fit_is_that_of_the_method_on_those_rows_and_views(record: Record) -> None:

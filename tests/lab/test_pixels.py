@@ -2,8 +2,9 @@
 
 import torch
 
+from atta import VATTA
 from atta.calibrators.fitting import fold_splits, standard_error
-from atta.lab.fits import FOLDS, Rows
+from atta.lab.fits import FOLDS, Fit, Rows
 from atta.metrics.resampling import Resamples
 
 SIZES = (5, 3, 4, 6, 2, 5, 4, 3)
@@ -24,8 +25,8 @@ def test_splits_and_folds_take_whole_images():
         assert 14 <= len(fitted) < 14 + max(SIZES)
         assert sorted([*fitted.tolist(), *rest.tolist()]) == list(range(len(IMAGES)))
     everything = Rows(len(IMAGES), len(IMAGES), groups=SIZES)
-    for one in everything.parted():
-        kept, out = one.folded()
+    for one in Fit("a", everything, VATTA()).parted():
+        kept, out = one.rows.folded()
         assert whole(kept)
         assert whole(out)
     for kept, out in fold_splits(len(IMAGES), FOLDS, groups=IMAGES):

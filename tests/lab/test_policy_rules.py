@@ -3,7 +3,7 @@
 import torch
 
 from atta import MATTA, VATTA, Predictions, Record
-from atta.lab.fits import RULES, Fit, Fits, Rows, choose, parted
+from atta.lab.fits import RULES, Fit, Fits, Rows, choose, score
 from atta.metrics.scores import METRICS
 from scenarios import made_up
 
@@ -18,7 +18,7 @@ def candidates(method: MATTA | VATTA, validation: int = 100) -> list[Fit]:
 def test_the_papers_rule_takes_the_best_brier_on_the_fitted_images(record: Record) -> None:
     fits, scores = Fits({"a": record}), {}
     for fit in candidates(QUICK):
-        part = fits.part(fit)
+        part = fits.seen(fit)[fit.rows.folded()[0]]
         scores[fit] = METRICS["brier"](
             QUICK.fit(part.predictions, part.labels)(part.predictions), part.labels
         )
@@ -27,26 +27,26 @@ def test_the_papers_rule_takes_the_best_brier_on_the_fitted_images(record: Recor
 
 def test_the_cross_validated_score_is_that_of_images_not_fitted_on(record: Record) -> None:
     fits, fit = Fits({"a": record}), candidates(QUICK)[1]
-    seen = fits.seen(fit, record)
+    seen = fits.seen(fit)
     assert seen.labels is not None
     squares = []
-    for part in fit.rows.parted():
-        rows, held = part.folded()
+    for part in fit.parted():
+        rows, held = part.rows.folded()
         probs = QUICK.fit(seen.predictions[rows], seen.labels[rows])(seen.predictions[held])
         confidence, prediction = probs.max(dim=1)
         squares.append((confidence - (prediction == seen.labels[held]).float()).double().square())
     assert torch.allclose(
-        torch.tensor(RULES["cross-validated"](fits, fit)).double(), torch.cat(squares).mean()
+        torch.tensor(score(fits, fit, "cross-validated")).double(), torch.cat(squares).mean()
     )
 
 
 def test_a_rule_makes_no_other_fits_than_those_of_the_folds(record: Record) -> None:
-    for rule in RULES.values():
+    for rule in RULES:
         fits = Fits({"a": record})
         fit = candidates(QUICK)[0]
-        fits.make([fit, *parted(fit)])
+        fits.make([fit, *fit.parted()])
         before = len(fits._done)
-        rule(fits, fit)
+        score(fits, fit, rule)
         assert len(fits._done) == before
 
 
@@ -60,7 +60,7 @@ def test_cross_validation_is_not_taken_in_by_over_fitting() -> None:
     fits = Fits({"a": record})
     wild = MATTA(epochs=200, lr=0.05, start=0.0)
     fit = Fit("a", Rows(400, 40), wild, "recorded")
-    assert RULES["paper"](fits, fit) < RULES["cross-validated"](fits, fit)
+    assert score(fits, fit, "paper") < score(fits, fit, "cross-validated")
 
 
 def test_of_equal_policies_the_first_is_taken(record: Record) -> None:

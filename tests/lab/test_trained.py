@@ -128,6 +128,3 @@ def test_forged_metadata_of_a_trained_model_is_refused_in_a_sentence(tmp_path):
         ) as refused:
             load_trained(path)
         assert "\n" not in str(refused.value), what
-    write_tensors(path, tensors, {"atta": json.dumps({**about, "history": [{"epoch": 1}]})})
-    with pytest.raises(InputError, match="expected the epochs of a training"):
-        train("small_cnn", stripes(), recipe=BRIEF, output=tmp_path, progress=False)

@@ -8,6 +8,7 @@ import math
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from atta._base.errors import InputError
 from atta.results.rows import Interval, Results, Row
+from atta.results.words import relabelled
 from scenarios import ROWS, rows
 
 
@@ -229,13 +231,17 @@ def test_intervals_go_with_their_rows_and_those_of_all_splits_are_none_of_some()
 
 
 def test_new_names_are_those_of_rows_and_of_both_sides_of_an_interval() -> None:
+    flip, crop = (
+        replace(row, policy=p) for row, p in zip(rows(a=[0.1, 0.2]), ("flip", "crop"), strict=True)
+    )
     results = Results(
-        rows(a=[0.1], b=[0.2]).rows,
+        (flip, crop, *rows(b=[0.2])),
         {},
         (),
         (sure("b", 0.05, 0.1, against="a", against_policy="flip"),),
     )
-    renamed = results.renamed(lambda one: (f"{one.method} {one.policy}".strip(), "", ""))
+    renamed = relabelled(results)
     (one,) = renamed.intervals
-    assert (one.method, one.against, one.against_policy) == ("b", "a flip", "")
-    assert renamed.names("method") == ["a", "b"]
+    assert (one.method, one.against, one.against_policy) == ("b", "a · flip", "")
+    assert renamed.names("method") == ["a · flip", "a · crop", "b"]
+    assert renamed.names("policy") == [""]

@@ -265,7 +265,7 @@ def reproduce(
     used. Experiments that cannot be run are named and skipped. The same command resumes.
     """
     from atta.data.loading import cores
-    from atta.lab.paper.reproduce import Places, find_experiments, reproduced_tables
+    from atta.lab.paper.reproduce import Places, find_experiments, reproduced_tables, write_page
     from atta.lab.paper.reproduce import reproduce as run_all
     from atta.lab.workers import hold_memory
     from atta.run.runner import check_engine
@@ -281,8 +281,6 @@ def reproduce(
         raise InputError("nothing could be run: see the lines above")
     try:
         if page is not None:
-            from atta.lab.paper.page import write_page
-
             write_page(done, page, command=" ".join(["atta", *sys.argv[1:]]))
     finally:
         tables, title = reproduced_tables(done), "The paper, reproduced"

@@ -108,7 +108,7 @@ def write_page(
     """Write the report, if one was asked for; `images` are what `read_images` returns."""
     if path is None:
         return None
-    from atta.lab.paper.claims import paper_tables
+    from atta.lab.paper.published import paper_tables
     from atta.report.page import write_report
 
     tables = paper_tables(results)

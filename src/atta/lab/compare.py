@@ -75,47 +75,39 @@ def compare(
     >>> compare({"a": record}, [Vanilla(), TemperatureScaling()], validation=200).names("method")
     ['vanilla', 'temperature']
     """
-    known, fitted = dict(records), None
-    if fit_on is None:
-        _warn_of_unfair_splits(records, validation)
-    else:
-        fitted, validation, splits = FITTED_ON, 0, 1
-        known[fitted] = fit_on
-    fits, labels, results = Fits(known), labelled(methods), []
+    known, own = dict(records), fit_on is None
+    if fit_on is not None:
+        known[FITTED_ON], validation, splits = fit_on, 0, 1
+    _warn_of_unfair_splits(records, validation)
+    fits, results = Fits(known), list[Results]()
     for name in records:
-        experiment = _experiment(name, fitted or name, labels, validation, splits)
+        experiment = Experiment(
+            name=name,
+            dataset=name,
+            fit=name if own else FITTED_ON,
+            test=REST if own else name,
+            methods=labelled(methods),
+            validation=(validation,),
+            splits=splits,
+            metrics=(*METRICS, *CONFIDENCE, CLASS_CHANGES, PASSES, COVERAGE, SET_SIZE),
+        )
         results.append(run(experiment, known, fits=fits, done=done))
-        fewer = nested(known[experiment.fit].predictions.repeats)
-        if cost and len(fewer) > 1:
-            results.append(run(_with_policies(experiment, fewer), known, fits=fits))
+        results += _costs(experiment, fits) if cost else ()
     return joined(results)
 
 
-def _experiment(
-    name: str, fitted: str, methods: Mapping[str, Method], validation: int, splits: int
-) -> Experiment:
-    """Test on the record of that name; on its other rows, if it is the one that is fitted on."""
-    return Experiment(
-        name=name,
-        dataset=name,
-        fit=fitted,
-        test=REST if name == fitted else name,
-        methods=methods,
-        validation=(validation,),
-        splits=splits,
-        metrics=(*METRICS, *CONFIDENCE, CLASS_CHANGES, PASSES, COVERAGE, SET_SIZE),
-    )
-
-
-def _with_policies(experiment: Experiment, policies: tuple[str, ...]) -> Experiment:
-    """The same for V-ATTA alone, once with each policy."""
-    return replace(
-        experiment,
-        name=experiment.name + COST,
-        methods=labelled([VATTA()]),
-        policies=policies,
-        metrics=("brier", "nll"),
-    )
+def _costs(experiment: Experiment, fits: Fits) -> Iterator[Results]:
+    """Test V-ATTA alone with more and more views, if there are several."""
+    policies = nested(fits.records[experiment.fit].predictions.repeats)
+    if len(policies) > 1:
+        ladder = replace(
+            experiment,
+            name=experiment.name + COST,
+            methods=labelled([VATTA()]),
+            policies=policies,
+            metrics=("brier", "nll"),
+        )
+        yield run(ladder, fits.records, fits=fits)
 
 
 def _warn_of_unfair_splits(records: Mapping[str, Record], validation: int) -> None:
@@ -167,11 +159,10 @@ def nested(most: Mapping[str, int]) -> tuple[str, ...]:
     """Policies from one view up to so many of each kind, each part of the next; for VIEWS only."""
     if not most or not most.keys() <= VIEWS.keys():
         return ()
-    rounds = (
-        {kind: min(repeats, count) for kind, count in most.items()}
-        for repeats in range(1, max(most.values()) + 1)
-    )
-    return tuple(dict.fromkeys(map(written, ({next(iter(most)): 1}, *rounds))))
+    rounds = [dict.fromkeys(list(most)[:1], 1)]
+    for repeats in range(1, max(most.values()) + 1):
+        rounds.append({kind: min(repeats, count) for kind, count in most.items()})
+    return tuple(dict.fromkeys(map(written, rounds)))
 
 
 def suitable(
@@ -200,7 +191,7 @@ def comparison_tables(results: Results, *, intervals: bool = False) -> Iterator[
     for name in results.names("dataset"):
         for title, metrics in ((name, SHOWN), (f"{name}: answering at a risk", ACTED)):
             if not {*metrics} & {*results.names("metric")}:
-                continue  # an older version measured the results
+                continue  # without labels
             yield results.pivot(
                 where={"experiment": name, "metric": metrics},
                 better=BETTER,

@@ -96,9 +96,7 @@ def load(
     (1, 8, 8)
     """
     folders, known = _folders(name, data), _KNOWN.get(name, _Known())
-    columns = columns or known.columns
-    outside = name == "digits" or bool(known.classes and not folders)
-    read = _reader(name, split, partial(_find, folders, name, columns, outside))
+    read = _reader(folders, name, split, columns or known.columns, outside=not folders)
     if read is None and not known.classes and all(folder.name != name for folder in folders):
         raise InputError(
             f"there is no folder {name}: expected the path of one, one of {', '.join(NAMES)}, or "
@@ -147,17 +145,41 @@ def open_images(
 
 def present(name: str, split: str, data: str | Path | None = None) -> bool:
     """Whether the split is on this machine; this looks at file names only."""
-    find = partial(_find, _folders(name, data), name, None, False)
-    return name == "digits" or _reader(name, split, find) is not None
+    return _reader(_folders(name, data), name, split) is not None
 
 
-def _reader(name: str, split: str, find: Callable[[str], Reader | None]) -> Reader | None:
-    """The reader of a split, which may be a part of what `find` finds, or have another name."""
-    found, known = find(split), _KNOWN.get(name, _Known())
+def _reader(
+    folders: list[Path],
+    name: str,
+    split: str,
+    columns: Columns | None = None,
+    *,
+    outside: bool = False,
+) -> Reader | None:
+    """The reader of a split, which may be a part of another one, or have another name.
+
+    It is in one of the folders, in scikit-learn or, `outside`, on the hub.
+    """
+    known = _KNOWN.get(name, _Known())
     part = known.train_part
+
+    def find(split: str) -> Reader | None:
+        for folder in folders:
+            for layout in LAYOUTS:
+                if found := layout(folder, name, split, columns):
+                    return found
+        if part is not None and split == "test":
+            return None  # it is in one piece there
+        if name == "digits":
+            if split != "train":
+                raise InputError(f"expected the split train or test of digits, got {split!r}")
+            return _digits
+        return partial(hub, known.hub, name, split, columns) if outside and known.hub else None
+
     if part is not None and split in ("train", "test") and not find("test"):
         whole = find("train")
         return whole and (lambda: _train_or_test(whole(), part, split))
+    found = find(split)
     if found is None and known.one_split and split == "train":
         others = [other for name_there in _SPLITS if (other := find(name_there))]
         return others[0] if len(others) == 1 else None
@@ -170,40 +192,18 @@ def _train_or_test(whole: ImageSet, train_part: float, split: str) -> ImageSet:
     return whole.subset(order[:count] if split == "train" else order[count:])
 
 
-def _find(
-    folders: list[Path], name: str, columns: Columns | None, outside: bool, split: str
-) -> Reader | None:
-    """The reader of a split in one of the folders or, `outside`, of the hub or scikit-learn."""
-    for folder in folders:
-        for layout in LAYOUTS:
-            if found := layout(folder, name, split, columns):
-                return found
-    if not outside or (_KNOWN[name].train_part is not None and split == "test"):
-        return None
-    if name != "digits":
-        return partial(hub, _KNOWN[name].hub, name, split, columns)
-    if split != "train":
-        raise InputError(f"expected the split train or test of digits, got {split!r}")
-    return _digits
-
-
 def _folders(name: str, data: str | Path | None) -> list[Path]:
-    """Where to look for a dataset, in this order."""
+    """Where to look for a dataset, in this order: its folder, the only folder in it, and so on."""
     if data is not None and not Path(data).is_dir():
         raise InputError(f"expected a folder of data, found none at {data}")
     root = os.environ.get("ATTA_DATA") if data is None else data
     if not root:
         return []
-    own = Path(root) / name
-    return [*(_nested(own, name) if own.is_dir() else []), *([] if data is None else [Path(data)])]
-
-
-def _nested(folder: Path, name: str) -> list[Path]:
-    """The folder of a known dataset, and the only folder in it, and so on, down to the splits."""
-    inner = contents(folder)[1]
-    if name not in _KNOWN or len(inner) != 1 or inner[0].name in _SPLITS:
-        return [folder]
-    return [folder, *_nested(inner[0], name)]
+    inner, found = [Path(root) / name], list[Path]()
+    while len(inner) == 1 and inner[0].is_dir() and not (found and inner[0].name in _SPLITS):
+        found += inner
+        inner = contents(inner[0])[1] if name in _KNOWN else []
+    return found if data is None else [*found, Path(data)]
 
 
 def _digits() -> ImageSet:

@@ -13,9 +13,10 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
-from itertools import groupby
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeAlias, get_args, get_origin
+from typing import Annotated, Any, TypeAlias, get_args, get_origin
 
 import torch
 
@@ -23,11 +24,11 @@ from atta._base.errors import InputError, suggest
 from atta._base.settings import Count, check_one, hints
 from atta.calibrators import Method, find_method
 from atta.data.views import Policy
-from atta.lab.fits import RECORDED, RULES, Fit, Rows, parted, views_of
+from atta.lab.fits import RECORDED, RULES, Fit, Rows, views_of
 from atta.lab.measure import MEASURES
 from atta.metrics.scores import METRICS
 from atta.record.predictions import Record
-from atta.results.words import CLASS_CHANGES, FITTED, OOD_AUROC, REST
+from atta.results.words import CLASS_CHANGES, FITTED, OOD_AUROC, REST, RULE
 
 Settings: TypeAlias = Mapping[str, Any]
 
@@ -79,28 +80,31 @@ class Experiment:
     published: str = ""
 
     def __post_init__(self) -> None:
+        try:
+            self._check()
+        except InputError as error:
+            raise InputError(f"experiment {self.name!r}: {error}") from None
+
+    def _check(self) -> None:
         for name, value in vars(self).items():
-            _typed(f"experiment {self.name!r}: {name}", name, value)
+            _typed(name, value)
             if not value and name not in _OPTIONAL:
-                self._refuse(f"{name}: expected at least one, got none")
+                raise InputError(f"{name}: expected at least one, got none")
             if isinstance(value, tuple) and (twice := Counter(value) - Counter(set(value))):
-                self._refuse(f"{name}: expected each once, got {next(iter(twice))!r} twice")
+                raise InputError(f"{name}: expected each once, got {next(iter(twice))!r} twice")
         if self.test == self.fit:
-            self._refuse(
+            raise InputError(
                 f"test: {self.fit} is fitted on; expected {REST!r}, {FITTED!r} or another record"
             )
         if self.aligned and self.test in (REST, FITTED):
-            self._refuse(f"aligned: expected another record to test on, got {self.test!r}")
-        _check_names(f"experiment {self.name!r}: choose", self.choose, RULES)
-        _check_names(f"experiment {self.name!r}: metrics", self.metrics, MEASURES)
+            raise InputError(f"aligned: expected another record to test on, got {self.test!r}")
+        _check_names("choose: unknown name", self.choose, RULES)
+        _check_names("metrics: unknown name", self.metrics, MEASURES)
         for label in self.methods:
             try:
                 self.tried(label)
             except InputError as error:
-                self._refuse(f"methods: {label}: {error}")
-
-    def _refuse(self, what: str) -> NoReturn:
-        raise InputError(f"experiment {self.name!r}: {what}") from None
+                raise InputError(f"methods: {label}: {error}") from None
 
     @property
     def records(self) -> list[str]:
@@ -124,10 +128,11 @@ class Experiment:
         """
         own = self.methods[label]
         if isinstance(own, Method):
-            return {getattr(own, "seed", 0): own}
-        settings = {name: value for name, value in own.items() if name not in _OUTSIDE}
-        method = find_method(str(own.get("method", label)), **settings)
-        if "seed" in own or not hasattr(method, "seed"):
+            method, seeded = own, True
+        else:
+            settings = {name: value for name, value in own.items() if name not in _OUTSIDE}
+            method, seeded = find_method(str(own.get("method", label)), **settings), "seed" in own
+        if seeded or not hasattr(method, "seed"):
             return {getattr(method, "seed", 0): method}
         return {seed: replace(method, seed=seed) for seed in self.seeds}  # type: ignore[call-arg]
 
@@ -139,8 +144,7 @@ class Experiment:
         """The policies that a method is tried with; "" for one that needs no views."""
         if not self.method(label).needs_views:
             return ("",)
-        own = self.methods[label]
-        given = self.policies
+        own, given = self.methods[label], self.policies
         if not isinstance(own, Method):
             given = own.get("policies", own.get("policy", given))
         policies = (given,) if isinstance(given, str) else given
@@ -161,34 +165,37 @@ class Experiment:
                 round(size * validation / sizes[0]) if sizes[0] else validation for size in sizes
             )
             if len(set(sizes)) < len(sizes):
-                self._refuse(f"{len(sizes)} sizes from {validation} images on would not differ")
+                raise InputError(
+                    f"experiment {self.name!r}: {len(sizes)} sizes from {validation} images on "
+                    "would not differ"
+                )
         return replace(self, splits=self.splits if splits is None else splits, validation=sizes)
 
     @classmethod
-    def of(cls, content: Settings, source: str = "an experiment") -> Experiment:
+    def of(cls, content: Settings) -> Experiment:
         """Make one from plain values; an unknown key is named, with the known ones."""
-        _check_names(source, content, [f.name for f in fields(cls)], "key")
+        _check_names("unknown key", content, [f.name for f in fields(cls)])
         needed = [f.name for f in fields(cls) if f.default is MISSING and f.name not in content]
         if needed:
-            raise InputError(f"{source}: expected {', '.join(needed)}, which it does not have")
-        return cls(
-            **{name: _typed(f"{source}: {name}", name, value) for name, value in content.items()}
-        )
+            raise InputError(f"expected {', '.join(needed)}, which it does not have")
+        return cls(**{name: _typed(name, value) for name, value in content.items()})
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Experiment:
         """Read a TOML file."""
         try:
             content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            return cls.of({"name": Path(path).stem, **content})
         except FileNotFoundError:
             raise InputError(f"there is no file {path}") from None
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
         except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{path} is not a TOML file ({error})") from None
-        return cls.of({"name": Path(path).stem, **content}, str(path))
 
     def about(self) -> dict[str, Any]:
         """All of it as plain values, for JSON."""
-        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        return {name: _plain(value) for name, value in vars(self).items()}
 
 
 def described(method: Method) -> dict[str, Any]:
@@ -200,7 +207,7 @@ _OPTIONAL = ("choose", "aligned", "title", "paper", "published")
 _OUTSIDE = ("method", "policy", "policies")
 
 
-def _typed(where: str, name: str, value: Any) -> Any:
+def _typed(name: str, value: Any) -> Any:
     """Check the type of a setting; where a list is expected, one value is a list of one."""
     kind = hints(Experiment)[name]
     if name == "methods":
@@ -209,22 +216,18 @@ def _typed(where: str, name: str, value: Any) -> Any:
         ):
             return value
         raise InputError(
-            f"{where}: expected a table for each, such as [methods.v-atta], got {value!r}"
+            f"{name}: expected a table for each, such as [methods.v-atta], got {value!r}"
         )
     if get_origin(kind) is not tuple:
-        return check_one(where, value, kind)
+        return check_one(name, value, kind)
     values = value if isinstance(value, list | tuple) else (value,)
-    return tuple(check_one(where, one, get_args(kind)[0]) for one in values)
+    return tuple(check_one(name, one, get_args(kind)[0]) for one in values)
 
 
-def _check_names(
-    where: str, given: Iterable[str], known: Iterable[str], what: str = "name"
-) -> None:
+def _check_names(what: str, given: Iterable[str], known: Iterable[str]) -> None:
     for name in given:
         if name not in known:
-            raise InputError(
-                f"{where}: unknown {what} {name!r}.{suggest(name, known)} Known: {', '.join(known)}"
-            )
+            raise InputError(f"{what} {name!r}.{suggest(name, known)} Known: {', '.join(known)}")
 
 
 def _plain(value: Any) -> Any:
@@ -245,15 +248,17 @@ class Trial:
     label: str
     seed: int
     rows: Rows
-    candidates: tuple[Fit, ...]
+    candidates: list[Fit]
 
 
-def trials(experiment: Experiment, records: Mapping[str, Record]) -> Iterator[Trial]:
-    """Every method on every draw."""
+def trials(experiment: Experiment, records: Mapping[str, Record]) -> Iterator[list[Trial]]:
+    """Every method on every draw, the draws one after the other."""
     _check_records(experiment, records)
     images, pixels = len(records[experiment.fit]), records[experiment.fit].predictions.images
-    of_pixels = [] if pixels is None else groupby(pixels.tolist())
-    groups = tuple(len(list(rows)) for _, rows in of_pixels)
+    groups: tuple[int, ...] = ()
+    if pixels is not None:
+        _, counts = pixels.unique_consecutive(return_counts=True)  # type: ignore[no-untyped-call]
+        groups = tuple(counts.tolist())
     for validation in experiment.validation:
         size = validation or images
         if size > images - (experiment.test == REST or experiment.aligned):
@@ -264,21 +269,24 @@ def trials(experiment: Experiment, records: Mapping[str, Record]) -> Iterator[Tr
         # There is only one way to take all of them.
         for split in range(experiment.splits if size < images else 1):
             rows = Rows(images, size, split, groups=groups)
-            for label in experiment.methods:
-                policies = experiment.tried(label)
-                for seed, method in experiment.seeded(label).items():
-                    fits = (Fit(experiment.fit, rows, method, policy) for policy in policies)
-                    yield Trial(label, seed, rows, tuple(fits))
+            fit = partial(Fit, experiment.fit, rows)
+            yield [
+                Trial(
+                    label, seed, rows, [fit(method, policy) for policy in experiment.tried(label)]
+                )
+                for label in experiment.methods
+                for seed, method in experiment.seeded(label).items()
+            ]
 
 
 def fits_of(experiment: Experiment, records: Mapping[str, Record]) -> list[Fit]:
     """The fits of an experiment: the candidates, and what its rules need to choose one of them."""
     found: list[Fit] = []
-    for trial in trials(experiment, records):
+    for trial in chain.from_iterable(trials(experiment, records)):
         found += trial.candidates
-        if len(trial.candidates) > 1 and "cross-validated" in experiment.choose:
+        if len(trial.candidates) > 1 and {*experiment.choose} - {RULE}:
             for fit in trial.candidates:
-                found += parted(fit)
+                found += fit.parted()
     return list(dict.fromkeys(found))
 
 
@@ -296,10 +304,11 @@ def _check_records(experiment: Experiment, records: Mapping[str, Record]) -> Non
         record.require_labels()
     except InputError as error:
         raise InputError(f"record {experiment.fit}: {error}") from None
-    if len(used) > 1:
+    if test is not record:
         _check_pair(experiment, record, test)
     for name in reversed(used):
-        _check_views(experiment, records[name], name)
+        for label in experiment.methods:
+            _check_views(experiment, label, records[name], name)
     for metric in experiment.metrics:
         if metric in METRICS and METRICS[metric].needs_labels and test.labels is None:
             raise InputError(f"{metric} needs labels, and record {experiment.test} has none")
@@ -319,8 +328,8 @@ def _check_pair(experiment: Experiment, record: Record, test: Record) -> None:
         )
     if experiment.aligned:
         last = record.require_labels()[-len(test) :]
-        if len(last) < len(test) or (
-            test.labels is not None and not torch.equal(last, test.labels)
+        if len(last) < len(test) or not torch.equal(
+            last, last if test.labels is None else test.labels
         ):
             raise InputError(
                 f"record {theirs} is not the last {len(test)} images of {ours}, which has "
@@ -329,19 +338,18 @@ def _check_pair(experiment: Experiment, record: Record, test: Record) -> None:
     # A fit to the answers of one network says nothing about another.
     for key in ("model", "trained_on", "training_seed", "recipe"):
         one, other = record.origin.get(key), test.origin.get(key)
-        if one is not None and other is not None and one != other:
+        if None not in (one, other) and one != other:
             raise InputError(
                 f"records {ours} and {theirs} are not of one network: "
                 f"their {key} is {one} and {other}"
             )
 
 
-def _check_views(experiment: Experiment, record: Record, name: str) -> None:
-    for label in experiment.methods:
-        for policy in filter(None, experiment.tried(label)):
-            try:
-                if not views_of(policy, record):
-                    raise InputError("expected the logits of views, got none")
-                record.predictions.take(views_of(policy, record))
-            except InputError as error:
-                raise InputError(f"record {name}: {label} with {policy}: {error}") from None
+def _check_views(experiment: Experiment, label: str, record: Record, name: str) -> None:
+    for policy in filter(None, experiment.tried(label)):
+        try:
+            if not (views := views_of(policy, record)):
+                raise InputError("expected the logits of views, got none")
+            record.predictions.take(views)
+        except InputError as error:
+            raise InputError(f"record {name}: {label} with {policy}: {error}") from None

@@ -17,10 +17,11 @@ and the views. Equal keys mean the same calibrator, in this run and, from the fo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -29,6 +30,7 @@ from torch import Tensor
 from atta import __version__
 from atta._base.errors import InputError
 from atta._base.files import content_hash, digest
+from atta._base.tensors import tensor_bytes
 from atta.calibrators import METHODS, Calibrator, Method, load
 from atta.calibrators.crossval import FOLDS
 from atta.calibrators.fitting import fold_splits
@@ -37,9 +39,11 @@ from atta.lab import workers
 from atta.lab.workers import Tell, silent
 from atta.metrics.scores import METRICS
 from atta.record.predictions import Record
+from atta.results.words import RULE
 
 RECORDED = "recorded"
 """The policy that takes a record's views as they are."""
+RULES = (RULE, "cross-validated")
 TOGETHER = 8  # fits per call: eight steps of Adam in a batch take half the time of eight
 CHUNK = 1 << 21  # logits that are hashed at a time
 
@@ -68,24 +72,22 @@ class Rows:
             )
 
     @property
-    def _counts(self) -> Int[Tensor, " units"]:
-        """How many rows each image has."""
-        return torch.tensor(self.groups or (1,) * self.images)
-
-    @property
     def _image(self) -> Int[Tensor, " n"]:
         """The image of each row."""
-        return torch.arange(len(self._counts)).repeat_interleave(self._counts)
+        counts = torch.tensor(self.groups or (1,) * self.images)
+        return torch.arange(len(counts)).repeat_interleave(counts)
 
     def drawn(self) -> tuple[Int[Tensor, " v"], Int[Tensor, " t"]]:
         """The validation rows, and all others."""
-        order = torch.arange(len(self._counts))
+        image = self._image
+        order = torch.arange(int(image[-1]) + 1)
         if self.split:
             generator = torch.Generator().manual_seed(self.split)
             order = torch.randperm(len(order), generator=generator)
-        rows = order.argsort()[self._image].argsort(stable=True)
-        ends = self._counts[order].cumsum(0)
-        size = int(ends[torch.searchsorted(ends, self.validation)])  # up to the end of an image
+        place = order.argsort()[image]
+        last = place.sort().values[self.validation - 1]  # rows are taken up to the end of an image
+        rows = place.argsort(stable=True)
+        size = int((place <= last).sum())
         return rows[:size], rows[size:]
 
     def folded(self) -> tuple[Int[Tensor, " f"], Int[Tensor, " h"]]:
@@ -97,15 +99,6 @@ class Rows:
         rest, held_out = fold_splits(len(rows), FOLDS, groups=groups)[self.fold]
         return rows[rest.sort().values], rows[held_out]
 
-    def parted(self) -> list[Rows]:
-        """These rows once for each fold, with that fold held out."""
-        if self.validation < FOLDS:
-            raise InputError(
-                f"expected at least {FOLDS} validation images for {FOLDS} folds, "
-                f"got {self.validation}"
-            )
-        return [replace(self, fold=fold) for fold in range(FOLDS)]
-
 
 @dataclass(frozen=True)
 class Fit:
@@ -116,9 +109,14 @@ class Fit:
     method: Method
     policy: str = ""
 
-
-Piece: TypeAlias = tuple[Method, dict[str, Fit]]
-"""Fits of one method that are made together, by key."""
+    def parted(self) -> list[Fit]:
+        """The same fit once for each fold, without the images of that fold."""
+        if self.rows.validation < FOLDS:
+            raise InputError(
+                f"expected at least {FOLDS} validation images for {FOLDS} folds, "
+                f"got {self.rows.validation}"
+            )
+        return [replace(self, rows=replace(self.rows, fold=fold)) for fold in range(FOLDS)]
 
 
 @dataclass
@@ -145,26 +143,24 @@ class Fits:
 
     def make(self, wanted: Iterable[Fit], done: Tell = silent) -> None:
         """Make all missing fits, those of one method together; call `done` once for each fit."""
-        missing: dict[Method, dict[str, Fit]] = {}
+        missing: dict[Method, list[Fit]] = {}
         for key, fit in {self.key(fit): fit for fit in wanted}.items():
             if self._find(key):
                 done(fit.method.name)
             else:
-                missing.setdefault(fit.method, {})[key] = fit
-        pieces: list[Piece] = []
+                missing.setdefault(fit.method, []).append(fit)
+        pieces: list[tuple[Sequence[Fit]]] = []
         for method, fits in missing.items():
             # Similar fits are neighbours: only these share a batch.
-            ordered = sorted(fits.items(), key=lambda item: (self._work(item[1]), item[1].policy))
+            fits = sorted(fits, key=lambda fit: (self._work(fit), fit.policy))[::-1]
             count = TOGETHER if method.takes_many else 1
-            for first in range(0, len(ordered), count):
-                pieces.append((method, dict(ordered[::-1][first : first + count])))
+            pieces += ((fits[at : at + count],) for at in range(0, len(fits), count))
         # The longest first: a long one at the end keeps all other workers waiting.
-        pieces.sort(key=lambda piece: sum(map(self._work, piece[1].values())), reverse=True)
-        foreign = [method.foreign for method, _ in pieces]
+        pieces.sort(key=lambda piece: sum(map(self._work, *piece)), reverse=True)
+        foreign = [fits[0].method.foreign for (fits,) in pieces]
         for place, _ in self.each(Fits._fit, pieces, foreign, what="fitted"):
-            method, fits = pieces[place]
-            for _ in fits:
-                done(method.name)
+            for fit in pieces[place][0]:
+                done(fit.method.name)
 
     def _work(self, fit: Fit) -> int:
         """The number of logits that a fit reads, each kind of view once."""
@@ -196,12 +192,15 @@ class Fits:
             calls = ((function, (there, *work[place]), place) for place in away)
             yield from workers.spread(calls, self.workers, what=what, engine=self.engine)
 
-    def _fit(self, method: Method, piece: Mapping[str, Fit]) -> None:
-        """Fit a piece in this process."""
-        parts = [self.part(fit) for fit in piece.values()]
+    def _fit(self, fits: Sequence[Fit]) -> None:
+        """Make fits of one method together, in this process."""
+        parts = [self.seen(fit)[fit.rows.folded()[0]] for fit in fits]
         sets = [(part.predictions, part.require_labels()) for part in parts]
-        for key, calibrator in zip(piece, method.fit_many(sets), strict=True):
-            self._keep(key, calibrator)
+        for fit, calibrator in zip(fits, fits[0].method.fit_many(sets), strict=True):
+            key = self.key(fit)
+            self._done[key] = calibrator
+            if (path := self._path(key)) and not fit.method.foreign:
+                calibrator.save(path)
 
     def _for_workers(self) -> Fits:
         """These fits for another process, which reads the records from their files.
@@ -209,16 +208,13 @@ class Fits:
         A thousand fits would otherwise send the same images through a pipe a thousand times.
         """
         # Absolute paths: workers of a cluster start in folders of their own.
-        files = {name: path.absolute() for name, path in self.files.items()}
+        files = _Files({name: path.absolute() for name, path in self.files.items()})
         prints = {name: self.fingerprint(name) for name in self.records}
-        return Fits(_Files(files), self.folder and self.folder.absolute(), _prints=prints)
+        return Fits(files, self.folder and self.folder.absolute(), _prints=prints)
 
-    def part(self, fit: Fit) -> Record:
-        """The record that the method is fitted on: its rows, with the views of the policy."""
-        return self.seen(fit, self.records[fit.record])[fit.rows.folded()[0]]
-
-    def seen(self, fit: Fit, record: Record) -> Record:
-        """A record with only the views that this fit uses."""
+    def seen(self, fit: Fit, name: str | None = None) -> Record:
+        """A record, by default the fitted one, with only the views that this fit uses."""
+        record = self.records[name or fit.record]
         return Record(record.predictions.take(self.views(fit)), record.labels, record.origin)
 
     def views(self, fit: Fit) -> dict[str, int]:
@@ -231,7 +227,7 @@ class Fits:
             "atta": __version__,
             "torch": torch.__version__,
             "record": self.fingerprint(fit.record),
-            "rows": {k: v for k, v in asdict(fit.rows).items() if k != "groups" or v},
+            "rows": asdict(fit.rows),
             "method": [fit.method.name, fit.method.settings(), *_own_class(fit.method)],
             "views": list(self.views(fit).items()),
         }
@@ -245,36 +241,23 @@ class Fits:
 
     def _find(self, key: str) -> bool:
         path = self._path(key)
-        if key not in self._done and path is not None and path.is_file():
-            try:
+        if key not in self._done and path and path.is_file():
+            with suppress(InputError):  # a damaged file of this cache is fitted again
                 self._done[key] = load(path)
-            except InputError:  # a damaged file of this cache is fitted again
-                return False
         return key in self._done
 
-    def _keep(self, key: str, calibrator: Calibrator) -> None:
-        self._done[key] = calibrator
-        if (path := self._path(key)) is not None and not calibrator.method.foreign:
-            calibrator.save(path)
-
     def _path(self, key: str) -> Path | None:
-        return None if self.folder is None else self.folder / key[:2] / f"{key}.safetensors"
+        return self.folder and self.folder / key[:2] / f"{key}.safetensors"
 
 
-class _Files(dict[str, Record]):
+class _Files(dict[str, Any]):
     """Records that are read from their files when they are needed."""
 
-    def __init__(self, files: Mapping[str, Path]) -> None:
-        super().__init__()
-        self.files = files
-
-    def __missing__(self, name: str) -> Record:
-        return _read(self.files[name])
+    def __getitem__(self, name: str) -> Record:
+        return _read(super().__getitem__(name))
 
 
-@lru_cache(maxsize=4)
-def _read(path: Path) -> Record:
-    return Record.load(path)
+_read = lru_cache(maxsize=4)(Record.load)
 
 
 def views_of(policy: str, record: Record) -> dict[str, int]:
@@ -311,44 +294,21 @@ def _contents(record: Record) -> Iterator[Any]:
         shape = (n, k) if kind is None else (n, predictions.counts[kind], k)
         yield f"{'logits' if kind is None else f'view.{kind}'}{shape}{predictions.dtype}"
         for part in predictions.chunks(max(1, CHUNK // k)):
-            values = part.logits if kind is None else part.views[kind]
-            yield values.contiguous().cpu().numpy().data
+            yield tensor_bytes(part.logits if kind is None else part.views[kind])
     if record.labels is not None:
         yield f"labels{tuple(record.labels.shape)}{record.labels.dtype}"
-        yield record.labels.contiguous().cpu().numpy().data
-
-
-# ---- rules that choose a policy
+        yield tensor_bytes(record.labels)
 
 
 def choose(fits: Fits, candidates: Sequence[Fit], rule: str) -> Fit:
     """Return the candidate with the lowest score; of equal ones, the first."""
-    return min(candidates, key=lambda fit: RULES[rule](fits, fit))
+    return min(candidates, key=lambda fit: score(fits, fit, rule))
 
 
-def parted(fit: Fit) -> list[Fit]:
-    """The same fit once for each fold, without the images of that fold."""
-    return [replace(fit, rows=rows) for rows in fit.rows.parted()]
-
-
-def _on_fitted(fits: Fits, fit: Fit) -> float:
-    return _brier(fits, [(fit, fits.part(fit))])
-
-
-def _on_held_out(fits: Fits, fit: Fit) -> float:
-    parts = parted(fit)
-    record = fits.seen(fit, fits.records[fit.record])
-    return _brier(fits, [(part, record[part.rows.folded()[1]]) for part in parts])
-
-
-def _brier(fits: Fits, tests: Sequence[tuple[Fit, Record]]) -> float:
-    """The Brier score of fits of one method, each on its own images."""
-    probs = torch.cat([fits[fit](record.predictions) for fit, record in tests])
-    labels = torch.cat([record.require_labels() for _, record in tests])
-    return METRICS["brier"](probs, labels, simplex=tests[0][0].method.on_simplex)
-
-
-RULES: dict[str, Callable[[Fits, Fit], float]] = {
-    "paper": _on_fitted,
-    "cross-validated": _on_held_out,
-}
+def score(fits: Fits, fit: Fit, rule: str) -> float:
+    """The Brier score by which a rule chooses."""
+    parts, tested = ([fit], 0) if rule == RULE else (fit.parted(), 1)
+    tests = [fits.seen(part)[part.rows.folded()[tested]] for part in parts]
+    probs = [fits[part](test.predictions) for part, test in zip(parts, tests, strict=True)]
+    labels = torch.cat([test.require_labels() for test in tests])
+    return METRICS["brier"](torch.cat(probs), labels, simplex=fit.method.on_simplex)

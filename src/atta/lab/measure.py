@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from atta._base.types import Labels, Probs
+from atta._base.types import Probs
 from atta.calibrators import AverageBlend, Calibrator, TemperatureScaling, Vanilla, ViewBlend
 from atta.calibrators.conformal import Conformal, cross_checked, fewest
 from atta.calibrators.crossval import FOLDS, held_rows
 from atta.functional import largest_share, leader
 from atta.metrics.binning import bin_index, even_edges, reliability_bins, risk_curve
-from atta.metrics.per_image import AnyProbs, LazyProbs
+from atta.metrics.per_image import LazyProbs
 from atta.metrics.resampling import Resamples, bootstrap, intervals, replicates
 from atta.metrics.scores import METRICS, by_confidence, class_changes, evaluate, ood_auroc
 from atta.record.predictions import Predictions, Record
@@ -68,9 +68,8 @@ def measure(
         numbers |= by_confidence(probs, labels, confidence, simplex=simplex)
     alone = predictions.select((), rehearsals=False)
     parts = (slice(at, at + ROWS) for at in range(0, len(test), ROWS))
-    numbers[CLASS_CHANGES] = float(
-        sum(class_changes(probs[part], alone[part].logits) for part in parts)
-    )
+    changes = (class_changes(probs[part], alone[part].logits) for part in parts)
+    numbers[CLASS_CHANGES] = float(sum(changes))
     numbers[PASSES] = calibrator.passes(predictions).double().mean().item()
     if labels is not None and len(test) >= 2 * fewest(COVERED):
         numbers[COVERAGE], numbers[SET_SIZE] = cross_checked(SETS, probs, labels, simplex=simplex)
@@ -99,39 +98,28 @@ def evaluated(calibrator: Calibrator, record: Record, dataset: str) -> Results:
     Temperature scaling is cross-validated on these images; with too few it is left out.
     """
     images, labels = record.predictions, record.require_labels()
-    found: dict[str, tuple[Mapping[str, float], AnyProbs, Tensor | None]] = {}
+    found: dict[str, tuple[dict[str, float], Probs | LazyProbs, Tensor | None]] = {}
     for one in (Vanilla().fit(images, labels), calibrator):
         name, numbers = one.method.name, measure(one, record)
         if found and name != TemperatureScaling.name and len(record) >= 2 * FOLDS:
-            read = held_rows(TemperatureScaling(), images.select(()), labels)
-            probs = _kept(read, images)
+            probs = _kept(held_rows(TemperatureScaling(), images.select(()), labels), images)
             cost = {CLASS_CHANGES: 0.0, PASSES: 1.0}
             found[TEMPERED] = evaluate(probs, labels) | cost, probs, None
         found[name] = numbers, answers(one, images), one.confidence(images)
-    rows = tuple(
-        Row(dataset=dataset, method=name, metric=metric, value=value)
-        for name, (numbers, *_) in found.items()
-        for metric, value in numbers.items()
-    )
-    ends = (
-        Interval(dataset=dataset, method=name, metric=metric, low=low, high=high)
-        for name, (_, probs, confidence) in found.items()
-        for metric, (low, high) in _ends(probs, labels, confidence, calibrator.method.on_simplex)
-    )
-    return Results(rows, intervals=tuple(ends))
-
-
-def _ends(
-    probs: AnyProbs, labels: Labels, confidence: Tensor | None, simplex: bool
-) -> Iterator[tuple[str, tuple[float, float]]]:
-    """The intervals of INTERVALS, and of the images that are answered at a risk."""
-    yield from bootstrap(probs, labels, metrics=INTERVALS, simplex=simplex).items()
-    drawn = Resamples(len(labels))
-    values = replicates(
-        probs, labels, drawn, metrics=ANSWERED, simplex=simplex, confidence=confidence
-    )
-    points = evaluate(probs, labels, metrics=ANSWERED, simplex=simplex, confidence=confidence)
-    yield from intervals(points, values).items()
+    rows, bounds, drawn = list[Row](), list[Interval](), Resamples(len(labels))
+    for name, (numbers, probs, confidence) in found.items():
+        simplex = calibrator.method.on_simplex
+        values = replicates(
+            probs, labels, drawn, metrics=ANSWERED, simplex=simplex, confidence=confidence
+        )
+        ends = bootstrap(probs, labels, metrics=INTERVALS, simplex=simplex)
+        ends |= intervals({risk: numbers[risk] for risk in ANSWERED}, values)
+        rows += (Row(dataset=dataset, method=name, metric=m, value=x) for m, x in numbers.items())
+        bounds += (
+            Interval(dataset=dataset, method=name, metric=metric, low=low, high=high)
+            for metric, (low, high) in ends.items()
+        )
+    return Results(tuple(rows), intervals=tuple(bounds))
 
 
 # ---- what a report shows
@@ -144,6 +132,7 @@ def details(calibrator: Calibrator, test: Record, names: Sequence[str] = ()) -> 
     confidence, winner = (x.cpu() for x in probs.max(dim=-1))
     confidence = confidence.double().clamp(0, 1)
     before = base.gather(-1, probs.argmax(dim=-1, keepdim=True))[:, 0].double().cpu()
+    most = (confidence - before).abs().argsort(descending=True, stable=True)
     found: dict[str, Any] = {
         "images": len(predictions),
         "classes": predictions.classes,
@@ -156,8 +145,17 @@ def details(calibrator: Calibrator, test: Record, names: Sequence[str] = ()) -> 
         "risk": None,
         "histogram": _counts(confidence, FINE),
         "per_class": None,
-        "views": _views(calibrator, test, base),
-        "changed": _changed(before, confidence, winner, labels),
+        "views": _views(calibrator, predictions, base),
+        "changed": [
+            {
+                "row": i,
+                "predicted": int(winner[i]),
+                "label": None if labels is None else int(labels[i]),
+                "before": before[i].item(),
+                "after": confidence[i].item(),
+            }
+            for i in most[:CHANGED].tolist()
+        ],
     }
     if labels is not None:
         correct = (winner == labels.cpu()).double()
@@ -189,16 +187,15 @@ def _per_class(
     }
 
 
-def _views(calibrator: Calibrator, test: Record, base: Probs) -> dict[str, Any] | None:
+def _views(calibrator: Calibrator, predictions: Predictions, base: Probs) -> dict[str, Any] | None:
     if not isinstance(calibrator, ViewBlend | AverageBlend):
         return None
-    start, fused = calibrator.parts(test.predictions.logits, test.predictions.views)
-    limit = calibrator.limit.to(base)
-    first = leader(test.predictions.logits)
+    start, fused = calibrator.parts(predictions.logits, predictions.views)
+    limit, first = calibrator.limit.to(base), leader(predictions.logits)
     shares = largest_share(start, fused, limit, step=calibrator.step, first=first)
     shares = shares.double().clamp(0, 1).cpu()
     itself = isinstance(calibrator, ViewBlend) and calibrator.itself
-    kinds = [*(["the image"] if itself else []), *calibrator.kinds]
+    kinds = ["the image"] * itself + [*calibrator.kinds]
     return {
         "kinds": kinds,
         "weights": calibrator.weights.double().cpu().reshape(len(kinds), -1).tolist(),
@@ -207,22 +204,6 @@ def _views(calibrator: Calibrator, test: Record, base: Probs) -> dict[str, Any] 
         "mean_share": shares.mean().item(),
         "limited": int((shares < float(limit) - 1e-6).sum()),
     }
-
-
-def _changed(
-    before: Tensor, after: Tensor, winner: Tensor, labels: Tensor | None
-) -> list[dict[str, Any]]:
-    rows = (after - before).abs().argsort(descending=True, stable=True)[:CHANGED].tolist()
-    return [
-        {
-            "row": i,
-            "predicted": int(winner[i]),
-            "label": None if labels is None else int(labels[i]),
-            "before": before[i].item(),
-            "after": after[i].item(),
-        }
-        for i in rows
-    ]
 
 
 # ---- intervals
@@ -240,25 +221,25 @@ def interval_rows(
     parts: dict[Contender, list[tuple[Mapping[str, float], Mapping[str, Tensor]]]] = {}
     for key, numbers, resampled in found:
         parts.setdefault(key, []).append((numbers, resampled))
-    # Compared with nothing, a contender has the interval of its own numbers.
-    done: list[tuple[Contender | None, dict[str, float], dict[str, Tensor]]] = [(None, {}, {})]
+    # Compared with nobody, a contender has the interval of its own numbers.
+    done: list[tuple[Contender, dict[str, float], dict[str, Tensor]]] = [(Contender(), {}, {})]
     for key, splits in parts.items():
         names = list(splits[0][1])
         points = {name: sum(point[name] for point, _ in splits) / len(splits) for name in names}
         values = {name: torch.stack([drawn[name] for _, drawn in splits]).mean(0) for name in names}
         for other, theirs, drawn in done:
-            if other and other.validation != key.validation:
+            if other.method and other.validation != key.validation:
                 continue
             less = {name: points[name] - theirs.get(name, 0.0) for name in names}
             apart = {name: values[name] - drawn.get(name, 0.0) for name in names}
             for metric, (low, high) in intervals(less, apart).items():
                 yield Interval(
                     **key._asdict(),
-                    against=other.method if other else "",
-                    against_policy=other.policy if other else "",
-                    against_choice=other.choice if other else "",
+                    against=other.method,
+                    against_policy=other.policy,
+                    against_choice=other.choice,
                     metric=metric,
-                    low=low if other else max(low, 0.0),
+                    low=low if other.method else max(low, 0.0),
                     high=high,
                 )
         done.append((key, points, values))

@@ -10,9 +10,11 @@ over hundreds of views finds what fits the noise of the validation images. `gree
 Its loss is the least of many, and not an estimate for new images.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from typing import Annotated, Any, NamedTuple
 
 import torch
@@ -27,7 +29,7 @@ from atta.calibrators.fitting import standard_error
 from atta.data.views import POLICIES, Policy, View
 from atta.lab.fits import written
 from atta.metrics.scores import evaluate
-from atta.record.predictions import Predictions, Record, Rows, as_labels
+from atta.record.predictions import Predictions, Record, Rows, as_index, as_labels
 from atta.results.rows import Results, Row
 from atta.results.words import PASSES
 
@@ -87,10 +89,8 @@ class Pool:
 
     def __getitem__(self, rows: Rows) -> "Pool":
         """Return the pool of some of the images."""
-        parts = [
-            Record(record.predictions, self.labels, record.origin)[rows] for record in self.records
-        ]
-        return Pool(tuple(parts), parts[0].require_labels())
+        labels = self.labels[as_index(rows, len(self))]
+        return Pool(tuple(record[rows] for record in self.records), labels)
 
     def find(self, policy: Policy) -> list[Pass] | None:
         """The passes of a policy, or None if the records lack one of its views.
@@ -104,7 +104,7 @@ class Pool:
             holding = [i for i, record in enumerate(self.records) if _holds(record, view, repeats)]
             if not holding:
                 return None
-            first = min(holding, key=lambda i: not _stratified(self.records[i]))
+            first = max(holding, key=lambda i: _stratified(self.records[i]))
             passes += (Pass(first, view.name, repeat) for repeat in range(repeats))
         return passes
 
@@ -129,21 +129,19 @@ class Pool:
 
     def passes(self) -> list[Pass]:
         """All passes of the records, each once: a flip in three records is one."""
-        found: dict[str, list[Pass]] = {}
+        found = defaultdict[str, list[Pass]](list)
         for i, record in enumerate(self.records):
             for kind, repeats in record.predictions.repeats.items():
-                others = found.setdefault(kind, [])
-                for repeat in range(repeats):
-                    new = Pass(i, kind, repeat)
-                    if not any(_same(self._look(new), self._look(one)) for one in others):
-                        others.append(new)
-        return [one for passes in found.values() for one in passes]
+                for new in (Pass(i, kind, repeat) for repeat in range(repeats)):
+                    if not any(_same(self._look(new), self._look(one)) for one in found[kind]):
+                        found[kind].append(new)
+        return list(chain.from_iterable(found.values()))
 
     def pick(self, passes: Iterable[Pass]) -> Predictions:
         """The predictions with these passes only; those of one kind are its repeats."""
-        views: dict[str, list[Tensor]] = {}
+        views = defaultdict[str, list[Tensor]](list)
         for one in passes:
-            views.setdefault(one.kind, []).append(self._look(one))
+            views[one.kind].append(self._look(one))
         looks = {kind: torch.stack(found, dim=1) for kind, found in views.items()}
         return Predictions(self.records[0].predictions.logits, looks)
 
@@ -191,7 +189,7 @@ class Findings:
     def results(self, dataset: str, *, method: str, images: int) -> Results:
         """All numbers as rows; `choice` marks the chosen policy and the greedy one."""
         chosen = {id(self.choice): "one-standard-error", id(self.free): "greedy"}
-        found = []
+        found = list[Row]()
         for one in filter(None, [*self.candidates, self.free]):
             numbers = {
                 PASSES: float(one.passes),
@@ -200,18 +198,12 @@ class Findings:
                 "cv_nll_error": one.error,
                 **self.tested.get(one.policy, {}),
             }
-            found += [
-                Row(
-                    dataset=dataset,
-                    validation=images,
-                    method=method,
-                    policy=one.policy,
-                    choice=chosen.get(id(one), ""),
-                    metric=metric,
-                    value=value,
-                )
+            row = partial(Row, dataset=dataset, validation=images, method=method)
+            choice = chosen.get(id(one), "")
+            found += (
+                row(policy=one.policy, choice=choice, metric=metric, value=value)
                 for metric, value in numbers.items()
-            ]
+            )
         return Results(tuple(found))
 
 
@@ -242,26 +234,29 @@ class Search:
         """Judge the library and, if `free`, a greedy choice; measure their fits on `test`."""
         looks, missing = pool.within(self.budget)
         answers = {name: self._answer(pool, passes) for name, passes in looks.items()}
-        candidates = rank(answers, pool.labels)
-        greedy = None
+        candidates, free_choice = rank(answers, pool.labels), None
         if free:
             taken = self.greedy(pool)
             best = min(candidates, key=lambda one: one.nll).policy
-            passes, probs = self._answer(pool, taken)
+            count, probs = self._answer(pool, taken)
             loss = losses(probs, pool.labels)
             above = loss - losses(answers[best][1], pool.labels)
-            greedy = Candidate(
+            free_choice = Candidate(
                 policy=described(taken),
-                passes=passes,
+                passes=count,
                 nll=loss.mean().item(),
                 above=above.mean().item(),
                 error=standard_error(above),
             )
-            looks = {**looks, greedy.policy: taken}
+            looks[free_choice.policy] = taken
         tested = {}
         if test is not None:
-            tested = {name: self._test(pool, test, passes) for name, passes in looks.items()}
-        return Findings(candidates=candidates, missing=missing, free=greedy, tested=tested)
+            for name, passes in looks.items():
+                probs = self.method.fit(pool.pick(passes), pool.labels)(test.pick(passes))
+                tested[name] = evaluate(
+                    probs, test.labels, metrics=TESTED, simplex=self.method.on_simplex
+                )
+        return Findings(candidates=candidates, missing=missing, free=free_choice, tested=tested)
 
     def greedy(self, pool: Pool) -> list[Pass]:
         """Add the pass that lowers the held-out loss most, until the budget ends or none lowers it.
@@ -269,30 +264,26 @@ class Search:
         This over-fits. A first pass is always taken.
         """
         taken, left, least = list[Pass](), pool.passes(), float("inf")
+        if not left:
+            raise InputError("expected records with views, got none")
         while left and len(taken) < self.budget - 1:
             found = {}
             for one in left:
                 _, probs = self._answer(pool, [*taken, one])
                 found[one] = losses(probs, pool.labels).mean().item()
-            best = min(found, key=lambda one: found[one])
+            best = min(left, key=found.__getitem__)
             if found[best] > least - GAIN:
                 break
             least = found[best]
             taken.append(best)
             left.remove(best)
-        if not taken:
-            raise InputError("expected records with views, got none")
         return taken
 
     def _answer(self, pool: Pool, passes: Sequence[Pass]) -> tuple[int, Probs]:
+        """The passes per image, and the held-out probabilities."""
         seen = pool.pick(passes)
-        return seen.passes, held_out(
-            self.method, seen, pool.labels, count=self.folds, seed=self.seed
-        )
-
-    def _test(self, pool: Pool, test: Pool, passes: Sequence[Pass]) -> dict[str, float]:
-        probs = self.method.fit(pool.pick(passes), pool.labels)(test.pick(passes))
-        return evaluate(probs, test.labels, metrics=TESTED, simplex=self.method.on_simplex)
+        probs = held_out(self.method, seen, pool.labels, count=self.folds, seed=self.seed)
+        return seen.passes, probs
 
 
 def search(records: Record | Sequence[Record], labels: Any = None, **how: Any) -> list[Candidate]:

@@ -173,7 +173,16 @@ def load_trained(
     metadata = _read_metadata(path)
     try:
         if model is None:
-            model = _built(path, **metadata["architecture"])
+            settings = dict(metadata["architecture"])
+            if (name := settings.pop("name", "")) not in MODELS:
+                raise InputError(
+                    f"expected one of {', '.join(MODELS)} in {path}, found {name!r}: "
+                    "pass the model as well"
+                )
+            with torch.device("meta"):  # takes no memory, whatever size a forged file names
+                model = MODELS[name](**settings)
+            check_weights(model, read_tensors(path, sealed=False)[0], path)
+            model.to_empty(device="cpu")
         load_weights(model, path)
         object.__setattr__(model, "class_names", tuple(map(str, metadata["classes"])))
         return Normalized(model, metadata["mean"], metadata["std"]).eval(), metadata
@@ -183,18 +192,6 @@ def load_trained(
         raise InputError(
             f"{path} does not describe a network: {first_line(error)}; use a copy, or train again"
         ) from error
-
-
-def _built(path: str | Path, name: str = "", **settings: Any) -> nn.Module:
-    """Build a network whose weights are to be read from a file."""
-    if name not in MODELS:
-        raise InputError(
-            f"expected one of {', '.join(MODELS)} in {path}, found {name!r}: pass the model as well"
-        )
-    with torch.device("meta"):  # takes no memory, whatever size a forged file names
-        model = MODELS[name](**settings)
-    check_weights(model, read_tensors(path, sealed=False)[0], path)
-    return model.to_empty(device="cpu")
 
 
 def find_model(text: str) -> tuple[Any, dict[str, str]]:
@@ -336,19 +333,19 @@ def _checked(path: Path) -> bytes:
     return whole
 
 
-def check_same_run(path: Path, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+def check_same_run(
+    path: Path, found: Mapping[str, Any], expected: Mapping[str, Any], part: str = ""
+) -> None:
     """Refuse a file whose settings are not as expected, as far as these say."""
-    for key, value in json.loads(json.dumps(expected)).items():
-        there = found.get(key)
-        pairs = {key: (there, value)}
-        if isinstance(there, dict) and isinstance(value, dict):  # name what differs in a recipe
-            pairs = {f"{key}.{name}": (there.get(name, "absent"), value[name]) for name in value}
-        for name, (old, new) in pairs.items():
-            if old != new:
-                raise InputError(
-                    f"expected {path} to belong to this run, but its {name} is {old} "
-                    f"and not {new}; choose another folder, or delete this file to start again"
-                )
+    for key, new in json.loads(json.dumps(expected)).items():
+        old = found.get(key, "absent")
+        if isinstance(old, dict) and isinstance(new, dict):  # name what differs in a recipe
+            check_same_run(path, old, new, f"{key}.")
+        elif old != new:
+            raise InputError(
+                f"expected {path} to belong to this run, but its {part}{key} is {old} "
+                f"and not {new}; choose another folder, or delete this file to start again"
+            )
 
 
 def _read_metadata(path: str | Path) -> dict[str, Any]:

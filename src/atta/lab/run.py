@@ -8,12 +8,13 @@ record ──► validation rows ──► method.fit, for each policy ──►
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import chain, groupby
+from dataclasses import replace
+from functools import cache, partial
+from itertools import chain
 from statistics import fmean
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -40,7 +41,6 @@ from atta.results.words import (
     bounds,
     contender,
     judged,
-    label,
     labels,
     relabelled,
 )
@@ -79,10 +79,8 @@ def run(
 def examined(
     experiments: Sequence[Experiment], fits: Fits, done: Tell = silent
 ) -> Iterator[Results]:
-    """Test what was fitted, in the workers of `fits`; call `done` after each of the `parts`."""
-    work = [
-        (experiment, part) for experiment in experiments for part in parts(experiment, fits.records)
-    ]
+    """Test what was fitted, in the workers of `fits`; call `done` after each of the `trials`."""
+    work = [(one, part) for one in experiments for part in trials(one, fits.records)]
     foreign = [
         any(fit.method.foreign for trial in part for fit in trial.candidates) for _, part in work
     ]
@@ -91,14 +89,8 @@ def examined(
         found[place] = outcomes
         done(work[place][0].name)
     for experiment in experiments:
-        own = (found[place] for place, (owner, _) in enumerate(work) if owner is experiment)
+        own = [found[place] for place, (owner, _) in enumerate(work) if owner is experiment]
         yield _results(experiment, fits, list(chain.from_iterable(own)))
-
-
-def parts(experiment: Experiment, records: Mapping[str, Record]) -> list[list[Trial]]:
-    """The trials of an experiment by the rows they are fitted on: what is tested in one go."""
-    by_rows = groupby(trials(experiment, records), key=lambda trial: trial.rows)
-    return [list(found) for _, found in by_rows]
 
 
 def joined(parts: Sequence[Results]) -> Results:
@@ -107,29 +99,30 @@ def joined(parts: Sequence[Results]) -> Results:
     for part in parts:
         for name, value in part.about.items():
             about[name] = {**about.get(name, {}), **value} if isinstance(value, Mapping) else value
-    rows, looked, intervals = (
-        tuple(one for part in parts for one in getattr(part, name))
-        for name in ("rows", "details", "intervals")
-    )
-    return Results(rows, about, looked, intervals)
+    return replace(sum(parts, Results(())), about=about)
 
 
-Measured: TypeAlias = tuple[dict[str, float], dict[str, Tensor], dict[str, Any] | None]
-"""The numbers of a fit, the resampled numbers, and what a report shows of it."""
-Outcome: TypeAlias = tuple[dict[str, Any], Measured]
-"""The columns of a result, and what was measured."""
+class Outcome(NamedTuple):
+    """What was measured of a fit."""
+
+    columns: dict[str, Any]
+    """Those of its rows in the results."""
+    numbers: dict[str, float]
+    resampled: dict[str, Tensor]
+    details: dict[str, Any] | None
+    """What a report shows of it, for the first split and seed."""
 
 
 def _outcomes(fits: Fits, experiment: Experiment, part: Sequence[Trial]) -> list[Outcome]:
     """Test a part of an experiment."""
-    found = []
-    seen: dict[tuple[str, bool], Measured] = {}  # two rules may choose one fit
+    found, measured = [], cache(partial(_measured, experiment, fits))  # rules may choose one fit
     for trial in part:
-        every = trial.candidates
-        rules = experiment.choose if len(every) > 1 else ()
-        chosen = [(rule, choose(fits, every, rule)) for rule in rules]
-        for rule, fit in chosen or [("", fit) for fit in every]:
-            what: dict[str, Any] = {
+        every, chosen = trial.candidates, [("", fit) for fit in trial.candidates]
+        if len(every) > 1 and experiment.choose:
+            chosen = [(rule, choose(fits, every, rule)) for rule in experiment.choose]
+        first = trial.rows.split == 0 and trial.seed == next(iter(experiment.seeded(trial.label)))
+        for rule, fit in chosen:
+            columns = {
                 "experiment": experiment.name,
                 "dataset": experiment.dataset,
                 "validation": trial.rows.validation,
@@ -139,36 +132,13 @@ def _outcomes(fits: Fits, experiment: Experiment, part: Sequence[Trial]) -> list
                 "choice": rule,
                 "seed": trial.seed,
             }
-            first = trial.rows.split == 0 and trial.seed == next(
-                iter(experiment.seeded(trial.label))
-            )
-            key = fits.key(fit), first
-            if key not in seen:
-                seen[key] = _measured(experiment, fits, fit, detailed=first)
-            found.append((what, seen[key]))
+            found.append(Outcome(columns, *measured(fit, first)))
     return found
 
 
 def _results(experiment: Experiment, fits: Fits, outcomes: Sequence[Outcome]) -> Results:
-    rows = tuple(
-        Row(**what, metric=metric, value=value)
-        for what, (numbers, *_) in outcomes
-        for metric, value in numbers.items()
-    )
-    looked = tuple({**what, **shown} for what, (*_, shown) in outcomes if shown is not None)
-    measured = (
-        (contender(what), numbers, resampled)
-        for what, (numbers, resampled, _) in outcomes
-        if numbers
-    )
-    with one_thread():
-        intervals = tuple(interval_rows(measured))
-    return Results(rows, _about(experiment, fits), looked, intervals)
-
-
-def _about(experiment: Experiment, fits: Fits) -> dict[str, Any]:
-    """What is known about the run: versions, the experiment, its records and its methods."""
-    return {
+    """All numbers of an experiment, their intervals, and what is known about the run."""
+    about = {
         "atta": __version__,
         "torch": torch.__version__,
         "experiments": {experiment.name: experiment.about()},
@@ -187,45 +157,28 @@ def _about(experiment: Experiment, fits: Fits) -> dict[str, Any]:
         },
         "bootstrap": {"resamples": RESAMPLES, "confidence": CONFIDENCE},
     }
+    rows = tuple(
+        Row(**one.columns, metric=metric, value=value)
+        for one in outcomes
+        for metric, value in one.numbers.items()
+    )
+    looked = tuple({**one.columns, **one.details} for one in outcomes if one.details is not None)
+    measured = (
+        (contender(one.columns), one.numbers, one.resampled) for one in outcomes if one.numbers
+    )
+    with one_thread():
+        intervals = tuple(interval_rows(measured))
+    return Results(rows, about, looked, intervals)
 
 
-# ---- tests
-
-
-def _images(
-    experiment: Experiment, fits: Fits, fit: Fit
-) -> tuple[Record, Tensor | None, Resamples, Record | None]:
-    """The images to test a fit on, in its views; their rows in a record, and its resamples.
-
-    Rows are None for a whole record. Where the images have no labels, images of known classes
-    come as well.
-    """
-    record = fits.seen(fit, fits.records[experiment.fit])
-    fitted, rest = fit.rows.drawn()
-    if experiment.test in (REST, FITTED):
-        rows = rest if experiment.test == REST else fitted
-        return record[rows], rows, _resamples(record), None
-    other, reference = fits.seen(fit, fits.records[experiment.test]), None
-    if other.labels is None:
-        reference = record[rest] if len(rest) else record
-    if not experiment.aligned:
-        return other, None, _resamples(other), reference
-    first = len(record) - len(other)
-    rows = rest[rest >= first].sort().values - first
-    return other[rows], rows, _resamples(other), reference
-
-
-def _resamples(record: Record) -> Resamples:
-    """Resamples of the images of a record."""
-    return Resamples(len(record), groups=record.predictions.images)
-
-
-def _measured(experiment: Experiment, fits: Fits, fit: Fit, *, detailed: bool) -> Measured:
-    """The metrics of the experiment; those that results judge by, on resamples of the images.
+def _measured(
+    experiment: Experiment, fits: Fits, fit: Fit, detailed: bool
+) -> tuple[dict[str, float], dict[str, Tensor], dict[str, Any] | None]:
+    """The metrics of the experiment; those that results judge by, on resamples; the details.
 
     The resamples of a record are the same for every fit and split.
     """
-    images, rows, resamples, reference = _images(experiment, fits, fit)
+    images, rows, whole, reference = _images(experiment, fits, fit)
     calibrator = fits[fit]
     everything = measure(calibrator, images, reference)
     numbers = {name: everything[name] for name in experiment.metrics if name in everything}
@@ -235,7 +188,7 @@ def _measured(experiment: Experiment, fits: Fits, fit: Fit, *, detailed: bool) -
             replicates,
             answers(calibrator, images.predictions),
             images.labels,
-            resamples,
+            Resamples(len(whole), groups=whole.predictions.images),
             rows,
             simplex=calibrator.method.on_simplex,
         )
@@ -251,6 +204,28 @@ def _measured(experiment: Experiment, fits: Fits, fit: Fit, *, detailed: bool) -
     for one in shown["changed"]:  # its row in the record, for those who have the images
         one["image"] = one["row"] if rows is None else int(rows[one["row"]])
     return numbers, resampled, shown
+
+
+def _images(
+    experiment: Experiment, fits: Fits, fit: Fit
+) -> tuple[Record, Tensor | None, Record, Record | None]:
+    """The images to test a fit on, in its views; their rows in a record, and this record.
+
+    Rows are None for a whole record. Where the images have no labels, images of known classes
+    come as well.
+    """
+    record = whole = fits.seen(fit)
+    fitted, rest = fit.rows.drawn()
+    rows, reference = rest if experiment.test == REST else fitted, None
+    if experiment.test not in (REST, FITTED):
+        whole = fits.seen(fit, experiment.test)
+        if whole.labels is None:
+            reference = record[rest] if len(rest) else record
+        if not experiment.aligned:
+            return whole, None, whole, reference
+        first = len(record) - len(whole)
+        rows = rest[rest >= first].sort().values - first
+    return whole[rows], rows, whole, reference
 
 
 def _class_names(record: Record) -> list[str]:
@@ -272,13 +247,12 @@ def own_table(results: Results, experiment: Experiment) -> Table:
     mine = results.where(experiment=experiment.name)
     lay_out = partial(pivot, digits=DIGITS, better=BETTER, title=experiment.heading)
     if experiment.compares_policies:
-        ours = mine.renamed(lambda one: (label(one.method, one.choice), one.policy, ""))
-        return lay_out(ours, ("policy",), ("method", "metric"))
+        return lay_out(mine, ("policy",), ("method", "metric"))
     ours, named = relabelled(mine), labels(map(contender, mine))
     if len(experiment.validation) > 1:
         return lay_out(ours, ("validation",), ("metric", "method"))
     keeps = {name for key, name in named.items() if experiment.method(key.method).keeps_class}
-    return lay_out(ours, ("method",), ("metric",), eligible=keeps.__contains__, baseline=BASELINE)
+    return lay_out(ours, eligible=keeps.__contains__, baseline=BASELINE)
 
 
 def tables_of(
@@ -335,10 +309,10 @@ def _range(low: float, high: float, sign: str = "") -> str:
 
 def chosen(results: Results, experiment: Experiment) -> Table | None:
     """How often each rule chose each policy; None if there was nothing to choose."""
-    counts: dict[tuple[str, str], Counter[str]] = {}
-    for row in results:
-        if row.experiment == experiment.name and row.choice and row.metric == experiment.metrics[0]:
-            counts.setdefault((row.method, row.choice), Counter())[row.policy] += 1
+    counts = defaultdict[tuple[str, str], Counter[str]](Counter)
+    for row in results.where(experiment=experiment.name, metric=experiment.metrics[0]):
+        if row.choice:
+            counts[row.method, row.choice][row.policy] += 1
     if not counts:
         return None
     cells = tuple(

@@ -120,15 +120,10 @@ class ShrunkMATTA(ViewMethod):
         object.__setattr__(self, "strengths", strengths)
         super().__post_init__()
 
-    @property
-    def v_atta(self) -> VATTA:
-        """The method at λ = ∞."""
-        return VATTA(views=self.views, step=self.step, space=self.space)
-
     def learn(self, predictions: Predictions, labels: Labels) -> ViewBlend:
         """Choose λ on the folds, then fit on all images; at λ = ∞ the result is V-ATTA's."""
         kinds = self.kinds_of(predictions)
-        flat = self.v_atta.learn(predictions, labels)
+        flat = VATTA(views=self.views, step=self.step, space=self.space).learn(predictions, labels)
         views = mean_views(predictions.views, kinds).double()
         base = base_probs(predictions.logits.double())
         images = Samples(base, views, labels, leader(base))
@@ -144,24 +139,20 @@ class ShrunkMATTA(ViewMethod):
 
     def _choose(self, images: Samples, start: Point) -> float:
         """Return the largest λ that is as good on held-out images as the best one, up to noise."""
-        n = len(images.labels)
+        n, device = len(images.labels), start.limit.device
         if n < 2:
             return math.inf
         splits = [
-            (images.rows(rest.to(start.limit.device)), images.rows(part.to(start.limit.device)))
+            (images.rows(rest.to(device)).to(torch.float32), images.rows(part.to(device)))
             for rest, part in fold_splits(n, min(self.folds, n), seed=self.seed)
         ]
-        points = [start] * len(splits)
+        points, best = [start] * len(splits), math.inf
         losses: dict[float, Tensor] = {}
-        best = math.inf
         for strength in (math.inf, *self.strengths):
-            points = [
-                self._fit(min(strength, LARGEST_STRENGTH), rest.to(torch.float32), point)
-                for (rest, _), point in zip(splits, points, strict=True)
-            ]
-            held_out = [
-                self._losses(part, point) for (_, part), point in zip(splits, points, strict=True)
-            ]
+            held_out = []
+            for i, (rest, part) in enumerate(splits):
+                points[i] = self._fit(min(strength, LARGEST_STRENGTH), rest, points[i])
+                held_out.append(self._losses(part, points[i]))
             losses[strength] = torch.cat(held_out)
             if losses[strength].mean() < losses[best].mean():
                 best = strength

@@ -49,13 +49,20 @@ class Epoch:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """The trained model, in evaluation mode, its accuracy on the test set, and its metadata."""
+    """The trained model, in evaluation mode, and what its file says about it.
+
+    `metadata["history"]` has the numbers of each epoch.
+    """
 
     model: Normalized
-    accuracy: float | None
-    history: tuple[Epoch, ...]
     metadata: Mapping[str, Any]
     path: Path
+
+    @property
+    def accuracy(self) -> float | None:
+        """The accuracy on the test set, if there was one."""
+        accuracy: float | None = self.metadata["accuracy"]
+        return accuracy
 
 
 def train(
@@ -102,13 +109,7 @@ def train(
                 accuracy = None if test_set is None else accuracy_on(normalized.eval(), test_set)
                 found = {**metadata, "accuracy": accuracy, "history": history}
                 folder.finish(network, found)
-    try:
-        epochs = tuple(Epoch(**row) for row in found["history"])
-    except TypeError:
-        raise InputError(
-            f"expected the epochs of a training in {folder.model}; train again"
-        ) from None
-    return TrainingResult(normalized.eval(), found["accuracy"], epochs, found, folder.model)
+    return TrainingResult(normalized.eval(), found, folder.model)
 
 
 def accuracy_on(model: nn.Module, images: ImageSet) -> float:

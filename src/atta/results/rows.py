@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FORMAT = "atta.results"
 FORMAT_VERSION = 1
-_Form = TypeVar("_Form", "Row", "Interval")
+Form = TypeVar("Form", "Row", "Interval")
 
 
 @dataclass(frozen=True, order=True, kw_only=True)
@@ -152,21 +152,6 @@ class Results:
             if kept(vars(one)) and (not one.against or kept(vars(one.other)))
         )
         return Results(rows, self.about, tuple(filter(kept, self.details)), intervals)
-
-    def renamed(self, name: Callable[[Row | Interval], tuple[str, str, str]]) -> Results:
-        """Return the results with the method, policy and choice that `name` returns for each."""
-
-        def rename(one: _Form) -> _Form:
-            method, policy, choice = name(one)
-            return replace(one, method=method, policy=policy, choice=choice)
-
-        intervals = []
-        for one in map(rename, self.intervals):
-            if one.against:
-                against, policy, choice = name(one.other)
-                one = replace(one, against=against, against_policy=policy, against_choice=choice)
-            intervals.append(one)
-        return replace(self, rows=tuple(map(rename, self.rows)), intervals=tuple(intervals))
 
     def summary(self, **columns: Any) -> Summary | None:
         """Return mean and interval of the rows with these values; None if there are no such rows.
@@ -304,7 +289,7 @@ def finite(value: Any, instead: Callable[[float], Any] = str) -> Any:
 _WORDS = {"str": "text", "int": "a whole number", "float": 'a number, "nan", "inf" or "-inf"'}
 
 
-def _read(form: type[_Form], content: Any, place: str) -> _Form:
+def _read(form: type[Form], content: Any, place: str) -> Form:
     """Return a checked row or interval; error messages begin with `place`."""
     columns = _FIELDS[form]
     needed = {name: 0 for name, column in columns.items() if column.default is MISSING}

@@ -297,7 +297,7 @@ def _lay_out(
         i, j = lines.index(line), heads.index(head)
         _check_cell(group, f"{names[i]} · {header[j]}")
         groups[i, j + 1] = group
-    return names, header, dict(sorted(groups.items()))
+    return names, header, groups
 
 
 def _axis(columns: Sequence[str], found: Iterable[Key], where: Mapping[str, Any]) -> list[Key]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from atta.results.rows import Interval, Results, Row
+from atta.results.rows import Form, Interval, Results, Row
 
 Better: TypeAlias = Literal["lower", "higher"] | None
 CLASS_CHANGES = "class_changes"
@@ -196,4 +197,17 @@ def judged(low: float, high: float, better: str | None) -> int | None:
 def relabelled(results: Results, *, sizes: bool = False) -> Results:
     """Return the results with labels in the place of method, policy and choice."""
     named = labels(map(contender, results), sizes=sizes)
-    return results.renamed(lambda one: (named.get(contender(one), one.method), "", ""))
+
+    def rename(one: Form) -> Form:
+        return replace(one, method=named.get(contender(one), one.method), policy="", choice="")
+
+    intervals = (
+        replace(
+            rename(one),
+            against=one.against and rename(one.other).method,
+            against_policy="",
+            against_choice="",
+        )
+        for one in results.intervals
+    )
+    return replace(results, rows=tuple(map(rename, results)), intervals=tuple(intervals))

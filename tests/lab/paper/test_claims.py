@@ -6,14 +6,16 @@ from typing import Any
 import pytest
 
 from atta._base.errors import InputError
-from atta.lab.paper.claims import (
+from atta.lab.paper.published import (
     Finding,
+    Numbers,
     claims_table,
     findings,
     measured_numbers,
+    paper,
+    published,
     published_numbers,
 )
-from atta.lab.paper.published import Numbers, paper, published
 from atta.results.rows import Results, Row
 
 NEVER_WORSE, BEST, ECE, ENTROPY, OVER_FITS, RECOVERS = (

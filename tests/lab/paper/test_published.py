@@ -1,6 +1,6 @@
 """A report shows the paper's claims and numbers if the results are of its experiments."""
 
-from atta.lab.paper.claims import paper_tables
+from atta.lab.paper.published import paper_tables
 from atta.results.rows import Results, Row
 
 METHODS = (

@@ -11,9 +11,9 @@ import pytest
 
 from atta import Record
 from atta._base.errors import InputError
+from atta.calibrators import Calibrator
 from atta.lab import fits
 from atta.lab.experiment import Experiment
-from atta.lab.paper.page import results_page, write_page
 from atta.lab.paper.published import against, published
 from atta.lab.paper.records import RECORDINGS, Making
 from atta.lab.paper.reproduce import (
@@ -23,6 +23,8 @@ from atta.lab.paper.reproduce import (
     find_experiments,
     needed,
     reproduce,
+    results_page,
+    write_page,
 )
 from atta.lab.run import chosen, own_table
 from atta.results.rows import Results, Row
@@ -192,7 +194,7 @@ def test_everything_runs_from_data_alone(whole: tuple[Reproduction, Places, list
     assert [e.name for e in done.experiments] == [
         e.name for e in find_experiments() if e.name not in done.skipped
     ]
-    assert set(done.files) == set(RECORDINGS)
+    assert set(done.results.known("records")) == set(RECORDINGS)
     assert sum(line.startswith("training") for line in said) == 3
     assert sum(line.startswith("recording") for line in said) == 9
     assert Results.load(places.output / "results.json") == done.results
@@ -210,7 +212,7 @@ def test_a_second_run_makes_nothing_and_gives_the_same_numbers(
     files = [places.output / f"{name}.json" for name in ("results", *names)]
     before, *each = [path.read_bytes() for path in files]
     monkeypatch.setattr("atta.lab.paper.reproduce.make", lambda *_, **__: pytest.fail("made again"))
-    monkeypatch.setattr(fits.Fits, "_keep", lambda *_: pytest.fail("fitted again"))
+    monkeypatch.setattr(fits.Fits, "_fit", lambda *_: pytest.fail("fitted again"))
     reproduce(
         [e for e in done.experiments if e.name in names],
         places,
@@ -227,7 +229,7 @@ def test_a_run_that_was_stopped_goes_on_and_ends_with_the_same_numbers(
     done, places, _ = whole
     again = Places(output=tmp_path, records=places.made)
     some = [e for e in done.experiments if e.name in ("in-distribution-cifar10", "shift-cifar10")]
-    keep, count = fits.Fits._keep, 0
+    keep, count = Calibrator.save, 0
 
     def stop(*arguments: Any) -> None:
         nonlocal count
@@ -237,7 +239,7 @@ def test_a_run_that_was_stopped_goes_on_and_ends_with_the_same_numbers(
         keep(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(fits.Fits, "_keep", stop)
+        patch.setattr(Calibrator, "save", stop)
         with pytest.raises(KeyboardInterrupt):
             reproduce(some, again)
     assert len(list((tmp_path / "fits").rglob("*.safetensors"))) == 40
@@ -250,7 +252,7 @@ def test_the_page_says_on_what_it_ran_and_what_differs_and_shows_the_papers_figu
 ) -> None:
     done, *_ = whole
     here = {"processor": "an abacus", "commit": "abc"}
-    monkeypatch.setattr("atta.lab.paper.page.machine", lambda: here)
+    monkeypatch.setattr("atta.lab.paper.reproduce.machine", lambda: here)
     write_page(done, tmp_path / "mine.md", command="atta reproduce")
     drawn = sorted(path.stem for path in (tmp_path / "mine").iterdir())
     assert drawn == [

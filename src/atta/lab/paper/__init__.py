@@ -3,9 +3,7 @@
 Its experiments are TOML files: in `experiments/` of the source, and next to this file in an
 installed package.
 
-published    the published numbers and claims (published.json), and our numbers next to them
-claims       the conclusions, checked on any results
+published    the published numbers and conclusions (published.json), next to ours
 records      makes the records from data, and the shifted test sets
-reproduce    runs the evaluation from start to end
-page         writes everything as one page, whose text is results.md.jinja
+reproduce    runs the evaluation from start to end, and writes it as one page
 """

@@ -23,7 +23,7 @@ recording from its shards.
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -69,17 +69,14 @@ def shifted(images: ImageSet, seed: int = 0) -> ImageSet:
 
     The shift of an image depends on the seed and its index alone.
     """
-    pixels, pieces = images.tensors(), []
+    worse = images.tensors().clone()
     # In chunks: an image needs a float per value.
-    for some, rows in zip(
-        torch.split(pixels, 1000), torch.split(images.indices, 1000), strict=True
-    ):
+    for some, rows in zip(torch.split(worse, 1000), torch.split(images.indices, 1000), strict=True):
         numbers = partial(random_numbers, indices=rows, seed=seed)
         noise = numbers("shift-noise", some.shape[1] + some[0].numel()).to(some.device)
         blur = numbers("shift-blur", 1).to(some.device)
         noisy = gaussian_noise(some.float() / 255, noise)
-        pieces.append((gaussian_blur(noisy, blur) * 255).round().byte())
-    worse = torch.cat(pieces) if pieces else pixels
+        some.copy_((gaussian_blur(noisy, blur) * 255).round())
     return ImageSet(f"{images.name}*", worse, images.labels, images.classes, images.indices)
 
 
@@ -130,34 +127,32 @@ class Recording:
     """The dataset of the network."""
     dataset: str
     split: str = "test"
-    labels: Callable[[ImageSet, Sequence[str]], ImageSet] = lambda images, classes: images
-    """Given the images and the network's classes: the images with labels for that network."""
-    after_validation: bool = False
-    """Leave out the rows that would be validation images of the dataset's own network."""
+    unknown: bool = False
+    """Whether the network does not know the classes: the images get no labels."""
     instead: str = ""
-    """A dataset to use, without leaving out rows, if `dataset` is missing."""
+    """A dataset to use if `dataset` is missing."""
     shift: int | None = None
     """The seed of the noise and blur of CIFAR-10*."""
     policy: str = POLICY
     draws: str = "random"
 
+    @property
+    def after_validation(self) -> bool:
+        """Whether to leave out rows: those that another network would be calibrated on."""
+        return self.unknown and self.dataset in NETWORKS
 
-_unknown = partial(
-    Recording,
-    labels=lambda images, classes: ImageSet(images.name, images.images, indices=images.indices),
-    after_validation=True,
-)
+
 _stratified = partial(Recording, draws="stratified")
 RECORDINGS = {
     "cifar10": Recording("cifar10", "cifar10"),
     "cifar10_nudged": _stratified("cifar10", "cifar10", policy=f"{POLICIES[POLICY]} + 3 nudge"),
     "cifar10_shift": Recording("cifar10", "cifar10", shift=SEED),
-    "cifar10_ood": _unknown("cifar10", "aid", instead="aid32"),  # AID's test images, resized
+    "cifar10_ood": Recording("cifar10", "aid", unknown=True, instead="aid32"),  # AID's, resized
     "cifar100": Recording("cifar100", "cifar100"),
     "cifar100_nudged": _stratified("cifar100", "cifar100", policy="flip + 3 nudge"),
     "aid": Recording("aid", "aid"),
-    "aid_shift": Recording("aid", "ucmerced", split="train", labels=ucmerced_as_aid),
-    "aid_ood": _unknown("aid", "cifar10"),
+    "aid_shift": Recording("aid", "ucmerced", split="train"),
+    "aid_ood": Recording("aid", "cifar10", unknown=True),
 }
 
 
@@ -195,7 +190,7 @@ def obstacle(name: str, data: str | Path | None = None, networks: Path | None = 
         trained = networks is not None and network_file(networks, recording.network).is_file()
         if not trained and not present(recording.network, "train", data):
             missing.append(f"no train split of {recording.network}")
-        if _available(recording, data) is None:
+        if _available(name, data) is None:
             wanted = " or ".join(filter(None, (recording.dataset, recording.instead)))
             missing.append(f"no {recording.split} split of {wanted}")
     except InputError as error:
@@ -222,10 +217,9 @@ def make(
     making, path = making or Making(), records / f"{name}.safetensors"
     if path.is_file():
         return path
-    if problem := obstacle(name, data, networks):
-        raise InputError(problem)
-    recording = _available(_recording(name), data)
-    assert recording is not None
+    recording = _available(name, data)
+    if recording is None:
+        raise InputError(obstacle(name, data, networks))
     # Loaded first, so that bad images are reported before hours of training.
     images = load(recording.dataset, recording.split, data=data)
     if recording.after_validation and len(images) <= making.validation:
@@ -292,7 +286,10 @@ def _arranged(
 ) -> tuple[ImageSet, dict[str, str]]:
     """The images as the network sees them, and the origin of their record."""
     rows = slice(making.validation, None) if recording.after_validation else None
-    images = recording.labels(images, metadata["classes"])
+    if recording.unknown:
+        images = ImageSet(images.name, images.images, indices=images.indices)
+    elif recording.dataset == "ucmerced":
+        images = ucmerced_as_aid(images, metadata["classes"])
     images = arrange(images, shuffle=SEED, rows=rows, image_size=metadata["shape"][-1])
     origin = {**about(metadata), "split": recording.split, "shuffle": str(SEED)}
     if rows is not None:
@@ -313,14 +310,9 @@ def check_made(name: str, path: Path, making: Making) -> None:
         "image size": side or None,
         "rows": origin.get("rows"),
     }
-    wanted = {
-        "model": making.model,
-        "steps": recipe.steps,
-        "image size": str(wanted_side or side),
-        "rows": f"{making.validation}:",
-    }
-    known = {name: value for name, value in wanted.items() if found[name] is not None}
-    check_same_run(path, found, known)
+    wanted = (making.model, recipe.steps, str(wanted_side or side), f"{making.validation}:")
+    pairs = zip(found.items(), wanted, strict=True)
+    check_same_run(path, found, {name: value for (name, known), value in pairs if known})
 
 
 def network_file(networks: Path, dataset: str) -> Path:
@@ -328,12 +320,13 @@ def network_file(networks: Path, dataset: str) -> Path:
     return networks / dataset / "model.safetensors"
 
 
-def _available(recording: Recording, data: str | Path | None) -> Recording | None:
+def _available(name: str, data: str | Path | None) -> Recording | None:
     """The recording, with the dataset that is there."""
+    recording = _recording(name)
     if present(recording.dataset, recording.split, data):
         return recording
     if recording.instead and present(recording.instead, recording.split, data):
-        return replace(recording, dataset=recording.instead, after_validation=False)
+        return replace(recording, dataset=recording.instead)
     return None
 
 

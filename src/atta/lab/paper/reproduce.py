@@ -2,31 +2,36 @@
 
 experiments/*.toml ──► which records they need ──► found, or made from data, or skipped with a line
                    ──► run, every fit once     ──► results.json, tables, the claims, a page
+
+The page (docs/results.md is one) is written from results alone: no number in it was typed. Its
+text is `results.md.jinja`; there, too, is why ours differ, which is known for some datasets.
 """
 
 import fnmatch
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import correlation
 from tempfile import TemporaryDirectory
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from atta._base.errors import InputError, suggest
-from atta._base.files import digest, locked
-from atta.lab.experiment import Experiment, fits_of
+from atta._base.errors import InputError, require, suggest
+from atta._base.files import digest, locked, whole_file
+from atta.lab import run as tables
+from atta.lab.experiment import Experiment, fits_of, trials
 from atta.lab.fits import Fit, Fits
-from atta.lab.paper.claims import claims_table
-from atta.lab.paper.published import against, published
+from atta.lab.paper import published
 from atta.lab.paper.records import RECORDINGS, Making, check_made, make, network_file, obstacle
-from atta.lab.run import examined, joined, own_table, parts, run
-from atta.lab.workers import Tell, silent
+from atta.lab.run import examined, joined, run
+from atta.lab.workers import Tell, machine, silent
 from atta.record.predictions import CLONE, Record, own_records
+from atta.results import words
 from atta.results.rows import Results
 from atta.results.table import Table
-from atta.results.words import dataset_name
 
 BUNDLED_AS = {
     "cifar10": "cifar10-resnet50",
@@ -66,12 +71,11 @@ def record_file(name: str, folder: Path | None = None) -> Path | None:
 
 @dataclass
 class Reproduction:
-    """The numbers, what was skipped and why, and the files of the records."""
+    """The numbers, and what was skipped and why."""
 
     results: Results
     experiments: list[Experiment]
     skipped: dict[str, str] = field(default_factory=dict)
-    files: dict[str, Path] = field(default_factory=dict)
 
 
 def experiments_folder() -> Path:
@@ -112,11 +116,11 @@ def _plain(text: str) -> str:
 def read_experiment(path: Path) -> Experiment:
     """Read the TOML file of an experiment, and check that the paper has the table it names."""
     experiment = Experiment.read(path)
-    try:
-        if experiment.published:
-            published(experiment.published)
-    except InputError as error:
-        raise InputError(f"{path}: published: {error}") from None
+    if experiment.published:
+        try:
+            published.published(experiment.published)
+        except InputError as error:
+            raise InputError(f"{path}: published: {error}") from None
     return experiment
 
 
@@ -197,21 +201,30 @@ def reproduce(
     with locked(places.output / "results.json"):
         files, missing = _gather(needed(experiments), places, making or Making(), say)
         fits = Fits(_loaded(files), places.output / "fits", workers, files, engine)
-        done = Reproduction(Results(()), [], files=files)
+        done = Reproduction(Results(()), [])
         wanted: list[Fit] = []
         for experiment in experiments:
-            why = [missing[name] for name in needed([experiment]) if name in missing]
+            why = "; ".join(missing[name] for name in experiment.records if name in missing)
             try:
-                if not why:
-                    wanted += fits_of(experiment, fits.records)
-                    done.experiments.append(experiment)
+                if why:
+                    raise InputError(why)
+                wanted += fits_of(experiment, fits.records)
+                done.experiments.append(experiment)
             except InputError as error:  # records that do not fit end one experiment only
-                why = [str(error)]
-            if why:
-                done.skipped[experiment.name] = "; ".join(why)
-                say(f"skipped {experiment.name}: {done.skipped[experiment.name]}")
-        if done.experiments:
-            _run_all(done, fits, wanted, places.output, bar)
+                done.skipped[experiment.name] = str(error)
+                say(f"skipped {experiment.name}: {error}")
+        if not done.experiments:
+            return done
+        # All fits first: experiments share them, and the longest of all can begin first.
+        with bar("fitting", len(set(wanted))) as advance:
+            fits.make(wanted, advance)
+        steps = sum(1 for one in done.experiments for _ in trials(one, fits.records))
+        with bar("testing", steps) as advance:
+            found = list(examined(done.experiments, fits, advance))
+        for experiment, results in zip(done.experiments, found, strict=True):
+            results.save(places.output / f"{experiment.name}.json")
+        done.results = joined(found)
+        done.results.save(places.output / "results.json")
         return done
 
 
@@ -222,26 +235,12 @@ def _loaded(files: Mapping[str, Path]) -> dict[str, Record]:
 def reproduced_tables(done: Reproduction) -> Iterator[Table]:
     """Our table of each experiment, the differences to the published, and the claims."""
     for experiment in done.experiments:
-        yield own_table(done.results, experiment)
-        tables = (against(done.results, experiment, first=first) for first in (False, True))
-        yield from filter(None, tables)
-    claims = claims_table(done.results, names=dataset_name)
+        yield tables.own_table(done.results, experiment)
+        both = (published.against(done.results, experiment, first=one) for one in (False, True))
+        yield from filter(None, both)
+    claims = published.claims_table(done.results)
     if claims.cells:
         yield claims
-
-
-def _run_all(done: Reproduction, fits: Fits, wanted: Sequence[Fit], output: Path, bar: Bar) -> None:
-    """Fit everything, test every experiment, and write the results."""
-    # All fits first: experiments share them, and the longest of all can begin first.
-    with bar("fitting", len(set(wanted))) as advance:
-        fits.make(wanted, advance)
-    steps = sum(len(parts(experiment, fits.records)) for experiment in done.experiments)
-    with bar("testing", steps) as advance:
-        found = list(examined(done.experiments, fits, advance))
-    for experiment, results in zip(done.experiments, found, strict=True):
-        results.save(output / f"{experiment.name}.json")
-    done.results = joined(found)
-    done.results.save(output / "results.json")
 
 
 def _gather(
@@ -254,7 +253,7 @@ def _gather(
     for name in names:
         own = RECORDINGS[name].network if name in RECORDINGS else name
         why = ""
-        if (path := places.find(name)) is not None:
+        if path := places.find(name):
             if path.parent == places.output / "records":
                 check_made(name, path, making)
             files[name] = path
@@ -270,3 +269,90 @@ def _gather(
         if why:
             missing[name] = f"no {name}.safetensors in {places.made}{why}"
     return files, missing
+
+
+# ---- the page
+
+
+def write_page(done: Reproduction, path: Path, *, command: str) -> None:
+    """Write the page, and the paper's figures, drawn from our results, into a folder next to it."""
+    from atta.report.figures.catalogue import figure  # here: these need the libraries of reports
+    from atta.report.figures.theme import picture
+
+    folder, pictures = path.with_suffix(""), {}
+    for experiment in done.experiments:
+        if experiment.paper.startswith("Figure"):
+            folder.mkdir(parents=True, exist_ok=True)
+            several = len(experiment.validation) > 1
+            name, metric = ("sizes", "brier") if several else ("entropy", "entropy")
+            drawn = figure(name, done.results, metric=metric, experiment=experiment.name)
+            file = picture(drawn, folder / f"{experiment.name}.svg")
+            pictures[experiment.name] = f"{folder.name}/{file.name}"
+    text = results_page(done, machine(), command=command, pictures=pictures)
+    with whole_file(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def results_page(
+    done: Reproduction,
+    machine: Mapping[str, str],
+    *,
+    command: str,
+    pictures: Mapping[str, str] | None = None,
+) -> str:
+    """The whole page as Markdown; `pictures` are files by experiment, as the page links them."""
+    with require("report", "the page of a reproduction"):
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"anchor": _anchor, "one_line": _one_line}
+    text = environment.get_template("results.md.jinja").render(
+        results=done.results,
+        experiments=sorted(done.experiments, key=_by_number),
+        splits=max(experiment.splits for experiment in done.experiments),
+        skipped=done.skipped,
+        machine=Table("", ("", ""), tuple(machine.items())),
+        records=_side_by_side(done.results.about["records"]),
+        command=command,
+        pictures=pictures or {},
+        published=published,
+        tables=tables,
+        words=words,
+        spearman=_spearman,
+    )
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def _by_number(experiment: Experiment) -> tuple[int, str]:
+    """The paper's tables, figures and supplement, each by number; then what is ours."""
+    kinds = ("Table", "Figure", "Supplement", "")
+    return next(
+        i for i, kind in enumerate(kinds) if experiment.paper.startswith(kind)
+    ), experiment.paper
+
+
+def _anchor(title: str) -> str:
+    """The anchor of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def _one_line(text: str) -> str:
+    return re.sub(r" (?=[.,;])", "", " ".join(text.split()))
+
+
+def _side_by_side(columns: Mapping[str, Mapping[str, Any]]) -> Table:
+    """What is known about several things, each in a column."""
+    names = sorted({name for column in columns.values() for name in column})
+    cells = ((name, *(str(column.get(name, "–")) for column in columns.values())) for name in names)
+    return Table("", ("", *columns), tuple(cells))
+
+
+def _spearman(a: Mapping[str, float], b: Mapping[str, float]) -> float:
+    """Spearman's correlation of two orders of the same names."""
+    one, other = (sorted(values, key=values.__getitem__) for values in (a, b))
+    ranks = [one.index(name) for name in a], [other.index(name) for name in a]
+    return correlation(*ranks) if len(a) > 1 else 1.0
