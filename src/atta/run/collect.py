@@ -38,8 +38,8 @@ from atta.data.photographs import Sheet
 from atta.data.preprocess import Preprocess, sheet_of, showing
 from atta.data.source import Batch, Channels, Source, batches_of, cached
 from atta.data.views import Policy
-from atta.networks.adapters import Normalized, TorchModel, as_logits, class_names_of
-from atta.networks.borrowing import dtype_of
+from atta.networks.adapters import Normalized, TorchModel, as_logits
+from atta.networks.borrowing import class_names_of, dtype_of
 from atta.networks.description import fingerprint
 from atta.record.predictions import Predictions, Record, as_labels
 from atta.record.store import LOGITS, Columns, columns_of

@@ -22,8 +22,8 @@ from atta.data.draws import random_numbers, stratified_numbers
 from atta.data.inverse import LogitMaps, inverse_of
 from atta.data.masks import Scenes, check_mask
 from atta.data.views import REHEARSAL, Policy
+from atta.networks.adapters import Dense
 from atta.networks.borrowing import dtype_of
-from atta.networks.dense import Dense
 from atta.networks.description import fingerprint
 from atta.record.predictions import Predictions, Record
 from atta.run.runner import IMAGE, Execution, as_pixels, failing_on, logits_of, running
