@@ -126,7 +126,7 @@ class Adapter(nn.Module, ABC):
 
 
 class TorchModel(Adapter):
-    """A module that returns a tensor of logits, or holds one under `logits` (Hugging Face)."""
+    """A module that returns logits, alone, as `logits` (Hugging Face) or `out` (torchvision)."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -134,10 +134,10 @@ class TorchModel(Adapter):
 
     def raw(self, images: Images) -> Any:
         """Return the logits of the module."""
-        output = self.model(images)
-        if isinstance(output, Mapping) and "logits" in output:
-            return output["logits"]
-        return getattr(output, "logits", output)
+        found = self.model.raw(images) if isinstance(self.model, Adapter) else self.model(images)
+        if isinstance(found, Mapping):
+            found = next((found[name] for name in ("out", "logits") if name in found), found)
+        return getattr(found, "logits", found)
 
 
 def check_external_data(path: Path, *, same_folder: bool) -> None:
@@ -417,7 +417,7 @@ def _as_tensor(output: Any) -> Any:
 # ---- segmentation --------------------------------------------------------------------------------
 
 
-class Dense(Adapter):
+class Dense(TorchModel):
     """A segmentation network as a module that returns logits (n k h w) at the size of the images.
 
     | the network returns                      | as                            | is                |
@@ -437,18 +437,15 @@ class Dense(Adapter):
     dims, returns = 4, "({}, k, h, w), for masks are given"
 
     def __init__(self, model: nn.Module, multiple: int = 1) -> None:
-        super().__init__()
-        self.model, self.multiple = model, int(multiple)
+        super().__init__(model)
+        self.multiple = int(multiple)
 
     def raw(self, images: Images) -> Any:
         """Return the output of the network for padded images, at the size of the images."""
         *_, h, w = images.shape
         down, right = (-side % self.multiple for side in (h, w))
         padded = F.pad(images, (0, right, 0, down), mode="replicate") if down or right else images
-        found = self.model.raw(padded) if isinstance(self.model, Adapter) else self.model(padded)
-        if isinstance(found, Mapping):
-            found = next((found[name] for name in ("out", "logits") if name in found), found)
-        found = getattr(found, "logits", found)
+        found = super().raw(padded)
         if not isinstance(found, Tensor) or found.ndim != 4 or not found.is_floating_point():
             return found  # to be refused
         return resize(found.to(images.device), tuple(padded.shape[-2:]))[..., :h, :w]

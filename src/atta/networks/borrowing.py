@@ -26,6 +26,10 @@ OLD = 16
 """As many images with the old statistics are added to the new ones."""
 
 
+def _tensors(model: nn.Module) -> Iterator[Tensor]:
+    return chain(model.parameters(), model.buffers())
+
+
 @contextmanager
 def borrowed(model: nn.Module, device: torch.device, channels_last: bool) -> Iterator[None]:
     """Put a model into evaluation mode, on a device, in a memory format; restore it at the end.
@@ -33,7 +37,7 @@ def borrowed(model: nn.Module, device: torch.device, channels_last: bool) -> Ite
     Flags and tensors are changed one by one, because `eval()` and `to()` may be overridden.
     """
     modes = [(module, module.training) for module in model.modules()]
-    tensors = [(each, each.data) for each in chain(model.parameters(), model.buffers())]
+    tensors = [(each, each.data) for each in _tensors(model)]
     try:
         for module, _ in modes:
             module.training = False
@@ -51,14 +55,13 @@ def borrowed(model: nn.Module, device: torch.device, channels_last: bool) -> Ite
 
 def device_of(model: nn.Module) -> torch.device:
     """The device of the first tensor of a model, or the CPU if it has none."""
-    tensors = chain(model.parameters(), model.buffers())
-    return next((tensor.device for tensor in tensors), torch.device("cpu"))
+    return next((tensor.device for tensor in _tensors(model)), torch.device("cpu"))
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:
     """The dtype of the first floating point tensor of a model, or float32 if it has none."""
-    tensors = chain(model.parameters(), model.buffers())
-    return next((each.dtype for each in tensors if each.is_floating_point()), torch.float32)
+    floats = (each.dtype for each in _tensors(model) if each.is_floating_point())
+    return next(floats, torch.float32)
 
 
 def find_device(name: str | int | torch.device, called: str = "device") -> torch.device:

@@ -67,7 +67,7 @@ def describe(model: nn.Module) -> dict[str, Any]:
     if isinstance(model, Normalized):
         settings = {"mean": model.mean.tolist(), "std": model.std.tolist()}
         settings |= {} if model.channels == "RGB" else {"channels": model.channels}
-    if isinstance(model, Normalized | Dense | TorchModel | FromProbabilities):
+    if isinstance(model, Normalized | TorchModel | FromProbabilities):
         return {"kind": type(model).__name__, **settings, "model": describe(model.model)}
     built = getattr(model, "built", None)
     if isinstance(built, dict) and built.get("name") in MODELS:

@@ -189,10 +189,6 @@ class Predictions:
         views = {kind: self.views[kind][:, :count] for kind, count in counts.items()}
         return Predictions(self.logits, views, self.images, check=False)
 
-    def unrehearsed(self) -> Predictions:
-        """Leave out the rehearsals."""
-        return self.select(self.kinds, rehearsals=False)
-
     def to(self, *args: Any, **kwargs: Any) -> Predictions:
         """Move or cast every tensor, as `Tensor.to` does."""
         views = {name: view.to(*args, **kwargs) for name, view in self.views.items()}

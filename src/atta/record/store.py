@@ -139,7 +139,12 @@ class Index:
         """Read an index; every field must be one that `write` writes, whatever its digest."""
         path = folder / INDEX
         if not path.is_file():
-            raise InputError(f"expected a record, got the folder {folder}, {_instead(folder)}")
+            instead = "a saved classifier is read by CalibratedClassifier.load"
+            if (folder / "run.json").is_file():
+                instead = "its recording has not ended; the same collect resumes it"
+            raise InputError(
+                f"expected a record, got the folder {folder}, which has no {INDEX}: {instead}"
+            )
         with _damage(path):
             content = json.loads(path.read_text(encoding="utf-8"))
             expected, found = content.pop("digest", None), digest(content)
@@ -190,12 +195,6 @@ def _group(content: Mapping[str, Any], images: int) -> Group:
     return group
 
 
-def _instead(folder: Path) -> str:
-    if (folder / "run.json").is_file():
-        return f"which has no {INDEX} yet: its recording has not ended; the same collect resumes it"
-    return f"which has no {INDEX}; a saved classifier is read by CalibratedClassifier.load"
-
-
 # ---- reading -------------------------------------------------------------------------------------
 
 
@@ -222,13 +221,11 @@ class Store:
         """Return all passes of a group for these rows."""
         starts = torch.tensor([part.start for part in group.parts])
         places = torch.bucketize(rows.contiguous(), starts, right=True) - 1
-        found = torch.empty(0, dtype=self.dtype)
+        passes = sum(group.counts.values())
+        found = torch.empty(len(rows), passes, self.index.classes, dtype=self.dtype)
         for place in torch.unique(places).tolist():
             part, own = group.parts[place], places == place
-            answers = self.answers(group, part)
-            if not len(found):
-                found = found.new_empty(len(rows), *answers.shape[1:])
-            found[own] = answers[rows[own] - part.start].to(self.dtype)
+            found[own] = self.answers(group, part)[rows[own] - part.start].to(self.dtype)
         return found
 
     def answers(self, group: Group, part: Part) -> Tensor:

@@ -107,13 +107,11 @@ class ShardWriter:
     def begin(self, size: int) -> int:
         """Return the size of batches: that of the run that is resumed, or `size`."""
         earlier = settings_of(self.folder)
-        if not earlier and self.folder.is_dir():
-            inside = sorted(path.name for path in self.folder.iterdir() if path.name[0] != ".")
-            if inside:
-                raise InputError(
-                    f"expected an empty folder, or one of shards, found {inside[0]} in "
-                    f"{self.folder}"
-                )
+        inside = sorted(path.name for path in self.folder.glob("[!.]*"))
+        if inside and not earlier:
+            raise InputError(
+                f"expected an empty folder, or one of shards, found {inside[0]} in {self.folder}"
+            )
         for key, value in json.loads(json.dumps(self.run)).items():
             if earlier and earlier.get(key) != value:
                 if any(self.folder.glob(SHARDS)):
