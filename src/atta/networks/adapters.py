@@ -126,7 +126,10 @@ class Adapter(nn.Module, ABC):
 
 
 class TorchModel(Adapter):
-    """A module that returns logits, alone, as `logits` (Hugging Face) or `out` (torchvision)."""
+    """A module that returns a tensor of logits, or holds one under `logits` (Hugging Face)."""
+
+    names: ClassVar[tuple[str, ...]] = ("logits",)
+    """Where logits are in a mapping."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -136,7 +139,7 @@ class TorchModel(Adapter):
         """Return the logits of the module."""
         found = self.model.raw(images) if isinstance(self.model, Adapter) else self.model(images)
         if isinstance(found, Mapping):
-            found = next((found[name] for name in ("out", "logits") if name in found), found)
+            found = next((found[name] for name in self.names if name in found), found)
         return getattr(found, "logits", found)
 
 
@@ -434,7 +437,7 @@ class Dense(TorchModel):
             their border, and the padding is cut off again.
     """
 
-    dims, returns = 4, "({}, k, h, w), for masks are given"
+    names, dims, returns = ("out", "logits"), 4, "({}, k, h, w), for masks are given"
 
     def __init__(self, model: nn.Module, multiple: int = 1) -> None:
         super().__init__(model)
