@@ -61,7 +61,7 @@ def tried(path: Path, draws: int) -> Iterator[tuple[str, int, bool, list[float]]
     rehearsals = {one: logits[f"reh{one}"] for one in SEVERITIES}
     fit, labels = seen(logits["val"], rehearsals), tensors["y_val"]
     temperature = TemperatureScaling().fit(fit, labels)
-    plain = CATTA().fit(fit.unrehearsed(), labels)
+    plain = CATTA().fit(fit.select(fit.kinds, rehearsals=False), labels)
     hedged = hedge(plain, fit, labels)
     assert hedged is not None
     families = {f"rehearse-{one}": tensors[f"fam{one}"] for one in SEVERITIES}

@@ -34,7 +34,7 @@ from atta.data.corruptions import CORRUPTIONS, families_of, rehearsed
 from atta.data.segmentation import scenes
 from atta.data.views import Policy
 from atta.metrics.maps import confusion, error_auroc, miou
-from atta.networks.dense import as_dense
+from atta.networks.adapters import as_dense
 from atta.run.collect import STREAM_SEVERITIES
 from atta.run.pixels import PixelRun
 from atta.run.runner import Execution, as_pixels

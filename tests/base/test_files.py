@@ -222,7 +222,7 @@ def graph(path: Path) -> None:
 
 
 def shard(path: Path) -> None:
-    writer, image = ShardWriter(path.parent, {}, {"": (0, 1)}), torch.zeros(1, 3, 8, 8)
+    writer, image = ShardWriter(path.parent, {}, {"": 1}), torch.zeros(1, 3, 8, 8)
     writer.append(0, torch.ones(4, 1, 9), None, image, image)
     writer.flush()
 
@@ -242,7 +242,7 @@ WRITERS = {
         f"picture.{ending}": lambda path: picture(chart(), path)
         for ending in ("svg", "png", "pdf", "html", "json")
     },
-    "run.json": lambda path: ShardWriter(path.parent, {"policy": "x" * 99}, {"": (0, 1)}).begin(4),
+    "run.json": lambda path: ShardWriter(path.parent, {"policy": "x" * 99}, {"": 1}).begin(4),
     "0000000000-0000000004.safetensors": shard,
 }
 

@@ -88,7 +88,7 @@ VIEW = (
 SPARSE = "expected numbers in memory, got a tensor of layout torch.sparse_coo; see Tensor.to_dense"
 BAD = {
     "atta.collect(net, images, output=5)": "output must be text or a path or None, got 5",
-    "atta.RecordWriter('x', dtype='half')": "dtype: expected 'float16' or 'float32', got 'half'",
+    "atta.RecordWriter('x', dtype='half')": "dtype must be one of float16, float32, got 'half'",
     "atta.collect(net, images, origin='x')": "origin must be a mapping or None, got 'x'",
     "atta.collect(net, images, autocast='half')": (
         "autocast must be True or False or a dtype, got 'half'"
@@ -106,7 +106,7 @@ BAD = {
     ),
     "atta.CalibratedClassifier(net, None, image_shape=5)": "image_shape must be a list, got 5",
     "atta.Policy.parse(5)": VIEW.format(5),
-    "atta.collect(net, images.to_sparse())": f"images: {SPARSE}",
+    "atta.collect(net, images.to_sparse())": f"the images: {SPARSE}",
     "atta.Predictions(torch.zeros(4, 3, device='meta'))": (
         "logits: expected numbers in memory, got a tensor of the meta device, which holds none"
     ),

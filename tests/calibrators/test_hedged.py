@@ -74,7 +74,7 @@ def test_where_no_view_is_as_good_as_the_image_a_temperature_is_left():
 def test_without_anything_that_hurts_it_is_the_plain_method_and_says_so():
     fit, labels = rehearsed(seed=0)
     with pytest.warns(Advice, match="rehearse=True"):
-        fitted = HedgedTemperature().fit(fit.unrehearsed(), labels)
+        fitted = HedgedTemperature().fit(fit.select(fit.kinds, rehearsals=False), labels)
     assert torch.equal(fitted.temperature, TemperatureScaling().fit(fit, labels).temperature)
 
 

@@ -116,9 +116,13 @@ def test_too_few_images_are_refused():
 
 
 def test_without_rehearsals_the_slope_is_unknown_and_there_is_no_hedge():
-    bare = Reference.of(TemperatureScaling().fit(FIT, LABELS), FIT.unrehearsed(), LABELS)
+    bare = Reference.of(
+        TemperatureScaling().fit(FIT, LABELS), FIT.select(FIT.kinds, rehearsals=False), LABELS
+    )
     assert bare.slope is None
-    assert hedge(CALIBRATOR, FIT.unrehearsed(), LABELS) is None  # flips do not lower the accuracy
+    assert (
+        hedge(CALIBRATOR, FIT.select(FIT.kinds, rehearsals=False), LABELS) is None
+    )  # flips do not lower the accuracy
     assert estimate(bare, FIT.logits).accuracy == pytest.approx(REFERENCE.accuracy, abs=0.002)
 
 

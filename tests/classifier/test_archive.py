@@ -526,11 +526,11 @@ FORGED = {
     "an unknown network": (lambda about: about["model"]["model"].update(name="os"), "builds none"),
     "classes": (
         lambda about: about["model"]["model"].update(num_classes=10**12),
-        "numbers of classes and channels from 1 to 100000",
+        "num_classes must be a whole number ≥ 1 and ≤ 100000",
     ),
     "channels": (
         lambda about: about["model"]["model"].update(in_channels="x"),
-        "builds none|channels from 1",
+        "builds none|in_channels must be a whole number",
     ),
 }
 

@@ -8,7 +8,7 @@ import atta
 from atta import CalibratedSegmenter, InputError
 from atta.calibrators.crossval import held_out
 from atta.classifier import segmenter as module
-from atta.networks.dense import Dense, as_dense
+from atta.networks.adapters import Dense, as_dense
 from atta.run.pixels import passes
 from segmenters_made import Shaped, data, fitted
 

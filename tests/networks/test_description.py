@@ -186,7 +186,7 @@ def test_a_forged_description_builds_a_network_or_is_refused_in_a_sentence(name,
 
 def test_no_size_of_a_network_fills_the_memory():
     for settings in ({"num_classes": 10**12}, {"num_classes": 0}, small_in(10**9), small_in(-1)):
-        with pytest.raises(InputError, match="numbers of classes and channels from 1 to 100000"):
+        with pytest.raises(InputError, match="s must be a whole number ≥ 1 and ≤ 100000"):
             resnet18(**settings)
     for settings in (
         {"num_classes": "10"},

@@ -103,7 +103,7 @@ def test_kinds_and_repeats_are_chosen_without_reading(made, monkeypatch):
         {"crop": 1},
         2,
     )
-    assert (fresh.select(["crop"]).kinds, fresh.unrehearsed().kinds) == (
+    assert (fresh.select(["crop"]).kinds, fresh.select(fresh.kinds, rehearsals=False).kinds) == (
         ("crop",),
         ("flip", "crop"),
     )
@@ -111,7 +111,8 @@ def test_kinds_and_repeats_are_chosen_without_reading(made, monkeypatch):
     assert torch.equal(
         chosen.views["crop"], kept.predictions.take({"crop": 1}).views["crop"][20:30]
     )
-    assert opened == [path.name for path in shards_of(folder)[2:4]], (
+    # The type checker of the tests reads an item of the views, too.
+    assert set(opened) == {path.name for path in shards_of(folder)[2:4]}, (
         "and only the shards with these rows are read"
     )
     with pytest.raises(InputError, match="expected predictions with 3 crop views an image, got 2"):
@@ -437,9 +438,7 @@ def test_files_outside_of_the_folder_of_a_record_are_not_read(made, tmp_path, ho
 
 def test_a_folder_without_an_index_is_said_to_be_unfinished(made, tmp_path):
     (tmp_path / "record" / "record.json").unlink()
-    with pytest.raises(
-        InputError, match=r"which has no record\.json yet: its recording has not ended"
-    ):
+    with pytest.raises(InputError, match=r"which has no record\.json: its recording has not ended"):
         Record.load(tmp_path / "record")
 
 
@@ -496,6 +495,7 @@ def test_there_is_one_argument_for_where_a_record_lies(network, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("few_resamples")
 def test_the_commands_take_a_folder_as_they_take_a_file(made, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     kept, _, _ = made
@@ -514,7 +514,7 @@ def test_the_commands_take_a_folder_as_they_take_a_file(made, tmp_path, monkeypa
         )
         arguments = (
             "--methods",
-            "vanilla,v-atta",
+            "vanilla,mean-tta",
             "--validation",
             "30",
             "--json",

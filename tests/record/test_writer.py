@@ -167,13 +167,13 @@ def test_a_full_shard_is_written_while_the_network_runs_on(tmp_path, monkeypatch
         return write(*args, **kwargs)
 
     monkeypatch.setattr(shards_module, "write_tensors", slow)
-    writer = shards_module.ShardWriter(tmp_path, {}, {"": (0, shards_module.PASSES // 8)})
+    writer = shards_module.ShardWriter(tmp_path, {}, {"": shards_module.PASSES // 8})
     writer.begin(8)
     answers = torch.rand(8, shards_module.PASSES // 8, 2)
     writer.append(0, answers, None, answers[:1], answers[-1:])  # a full shard
     appended.set()
     writer.flush()
-    assert torch.equal(writer.read(writer.paths()[0]).answers, answers)
+    assert torch.equal(writer.read(writer.paths()[0])[0]["answers"], answers)
 
 
 def test_an_image_that_cannot_be_read_leaves_what_was_done(folder, tmp_path):

@@ -615,7 +615,7 @@ def test_rehearsals_lie_beside_the_views_and_are_none_of_them(tmp_path):
         == predictions.take({"flip": 1}).rehearsals
         == predictions.rehearsals
     )
-    assert predictions.unrehearsed().rehearsals == ()
+    assert predictions.select(predictions.kinds, rehearsals=False).rehearsals == ()
     assert "rehearse-3" in repr(predictions)
     again = atta.Record.load(record.save(tmp_path / "record.safetensors"))
     assert same(again, record)

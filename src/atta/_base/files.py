@@ -60,12 +60,6 @@ def content_hash(parts: Iterable[str | Any], kind: Literal["sha256", "blake2b"] 
     return found.hexdigest()
 
 
-def file_hash(path: str | os.PathLike[str]) -> str:
-    """Return the `content_hash` of a file, "blake2b", read in pieces."""
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-
-
 def digest(words: Any, numbers: Iterable[tuple[str, Any]] = ()) -> str:
     """Hash JSON values, whatever the order of their keys, and named buffers of numbers."""
     text = json.dumps(words, sort_keys=True, ensure_ascii=False).encode("utf-8", "surrogatepass")
@@ -150,8 +144,6 @@ def _temporary_folder(place: Path, path: Path) -> Iterator[Path]:
     """Make a folder next to `place` and remove it at the end; messages call the place `path`."""
     with _place_errors(path, place.parent):
         place.parent.mkdir(parents=True, exist_ok=True)
-    if not os.access(place.parent, os.W_OK):
-        raise InputError(f"{path} cannot be written: no permission to write into {place.parent}")
     _remove_leftovers(place.parent)
     # Machine, process and number keep all writers of the same file apart.
     part = _hidden(place, f"{_HOST}-{os.getpid()}-{next(_numbers)}.part")
@@ -208,19 +200,18 @@ def _place_errors(path: Path, part: Path) -> Iterator[None]:
         raise InputError(f"{path} cannot be written: {os.strerror(reason).lower()}") from error
 
 
-def _disk_error(error: BaseException, part: Path) -> int | None:
+def _disk_error(error: BaseException | None, part: Path) -> int | None:
     """Return the number of a disk error that this error is, wraps or quotes; None if none."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, OSError) and str(seen.filename) in (str(part), str(part / "file")):
-            return seen.errno
-        if not isinstance(seen, InputError):
-            text = str(seen)
+    while error is not None:
+        if isinstance(error, OSError) and str(error.filename) in (str(part), str(part / "file")):
+            return error.errno
+        if not isinstance(error, InputError):
+            text = str(error)
             quoted = re.search(r"(?i)\b(?:os error|errno) (\d+)\b", text)
             for number in DISK:
                 if (quoted and int(quoted[1]) == number) or os.strerror(number) in text:
                     return number
-        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return None
 
 
@@ -272,14 +263,12 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
     The operating system's lock on a hidden file next to it ends with its process, so that a file
     left by a dead one blocks nobody. File systems without locks refuse nobody.
     """
-    path = Path(os.path.realpath(path))  # a link means the same file
+    path = Path(os.path.realpath(named(path)))  # a link means the same file
     if not path.name:
         raise InputError(f"expected the name of a file, got {path}")
     lock = _hidden(path, "lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):
-            path.lstat()  # report an impossible name now, not after the work
         descriptor = _take(lock)
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from None

@@ -38,7 +38,7 @@ from atta.functional import (
     leader,
     weighted_sum,
 )
-from atta.record.predictions import Predictions, mean_views, repeat_mean
+from atta.record.predictions import Predictions, repeat_mean
 
 Optimizer: TypeAlias = Literal["lbfgs", "adam"]
 Start: TypeAlias = Literal["1/m", "1/k"] | Annotated[float, "≥ -1e9", "≤ 1e9"]
@@ -292,7 +292,7 @@ class _Atta(ViewMethod):
 def _base_and_views(
     predictions: Predictions, kinds: tuple[str, ...], dtype: torch.dtype
 ) -> tuple[Probs, ViewLogits]:
-    return base_probs(predictions.logits.to(dtype)), mean_views(predictions.views, kinds).to(dtype)
+    return base_probs(predictions.logits.to(dtype)), predictions.view_logits(kinds).to(dtype)
 
 
 class _SumOfKinds(torch.autograd.Function):

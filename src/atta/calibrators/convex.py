@@ -53,7 +53,7 @@ from atta.calibrators.fitting import (
     sample,
 )
 from atta.calibrators.scaling import fit_temperature
-from atta.record.predictions import Predictions, mean_views
+from atta.record.predictions import Predictions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ class CATTA(GuardedMethod):
 
         def prepare(part: Predictions, labels: Labels) -> tuple[ViewLogits, Labels]:
             wide = part.to(torch.float64)
-            rows = torch.cat([wide.logits.unsqueeze(1), mean_views(wide.views, kinds)], dim=1)
+            rows = torch.cat([wide.logits.unsqueeze(1), wide.view_logits(kinds)], dim=1)
             return rows.div_(temperature), labels
 
         def blend(weights: Tensor) -> ViewBlend:

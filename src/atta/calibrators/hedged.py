@@ -109,7 +109,7 @@ def _hedged(calibrator: Calibrator, predictions: Predictions, labels: Labels) ->
     every = torch.cat([logits, *(one.double() for view in passes for one in view.unbind(dim=1))])
     repeated = labels.repeat(every.shape[0] // labels.shape[0])
     least = float(fit_temperature(logits, labels) / fit_temperature(every, repeated))
-    wide = predictions.unrehearsed().to(torch.float64)
+    wide = predictions.select(predictions.kinds, rehearsals=False).to(torch.float64)
 
     def losses_at(kappa: float) -> PerImage:
         return losses(calibrator.softened(kappa).calibrate(logits, wide.views), labels)

@@ -416,7 +416,7 @@ def _check_inlines(network: OnnxModel, ending: str) -> None:
             f"and {network.path.name} takes {network.shape[0]} at a time: export it with a dynamic "
             "batch axis"
         )
-    if network.dtype != "float32":
+    if network.dtype != torch.float32:
         raise InputError(
             f"expected a network in float32, got {network.dtype} in {network.path.name}"
         )

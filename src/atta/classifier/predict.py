@@ -44,7 +44,7 @@ from torch import Tensor
 
 from atta._base.display import counted
 from atta._base.errors import InputError, advise, require
-from atta._base.files import content_hash, file_hash, locked, readable, whole_file
+from atta._base.files import content_hash, locked, readable, whole_file
 from atta.calibrators import shift
 from atta.calibrators.conformal import ConformalSets
 from atta.calibrators.risk import Promise
@@ -259,7 +259,8 @@ def open_predictor(
 
 def identity(path: str | os.PathLike[str]) -> str:
     """Hash the file of a classifier or graph; of a folder, its description, which has a hash."""
-    return file_hash(Path(path) / ABOUT if Path(path).is_dir() else path)
+    file = Path(path) / ABOUT if Path(path).is_dir() else Path(path)
+    return content_hash([file.read_bytes()], "blake2b")
 
 
 # ---- one batch -----------------------------------------------------------------------------------

@@ -24,9 +24,8 @@ from atta.data.corruptions import families_of, rehearsed
 from atta.data.labels import Reading
 from atta.data.segmentation import IGNORED, Scenes, check_inverses, scenes
 from atta.data.views import Policy
-from atta.networks.adapters import class_names_of
-from atta.networks.borrowing import dtype_of
-from atta.networks.dense import as_dense, fitted
+from atta.networks.adapters import as_dense, fitted
+from atta.networks.borrowing import class_names_of, dtype_of
 from atta.record.predictions import Record
 from atta.run.checks import look_over
 from atta.run.collect import STREAM_SEVERITIES

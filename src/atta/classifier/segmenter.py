@@ -29,8 +29,8 @@ from atta.data.views import Policy
 from atta.functional import guard_class
 from atta.metrics.maps import map_scores
 from atta.metrics.scores import evaluate
+from atta.networks.adapters import Dense, as_dense
 from atta.networks.borrowing import device_of, dtype_of
-from atta.networks.dense import Dense, as_dense
 from atta.record.predictions import Predictions, Record
 from atta.run.checks import NO_LABELS
 from atta.run.collect import STREAM_SEVERITIES, CollectOptions

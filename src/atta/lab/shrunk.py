@@ -37,7 +37,7 @@ from atta.calibrators.atta import LIMIT_BOUNDS, PRIOR_DEVIATION, VATTA, ViewBlen
 from atta.calibrators.base import ViewMethod, base_probs
 from atta.calibrators.fitting import cholesky, fold_splits, minimize, standard_error
 from atta.functional import First, Space, fuse, largest_share, leader
-from atta.record.predictions import Predictions, mean_views
+from atta.record.predictions import Predictions
 
 LARGEST_STRENGTH = 1e6  # used for λ = ∞ in the folds: D then stays below 0.01 logits
 LEAST_SIZE = 1e-3  # of logits: the weight of a view of zeros must not be infinite
@@ -124,7 +124,7 @@ class ShrunkMATTA(ViewMethod):
         """Choose λ on the folds, then fit on all images; at λ = ∞ the result is V-ATTA's."""
         kinds = self.kinds_of(predictions)
         flat = VATTA(views=self.views, step=self.step, space=self.space).learn(predictions, labels)
-        views = mean_views(predictions.views, kinds).double()
+        views = predictions.view_logits(kinds).double()
         base = base_probs(predictions.logits.double())
         images = Samples(base, views, labels, leader(base))
         start = Point(flat.weights.double(), torch.zeros_like(views[0]), flat.limit.double())

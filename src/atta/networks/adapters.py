@@ -7,6 +7,7 @@
 | a function on NumPy arrays (Keras, JAX, scikit-learn) | `NumpyModel(fn)`                       |
 | one of these that ends in a softmax or a sigmoid      | `FromProbabilities(...)` around it     |
 | one of these that expects normalised pixels           | `Normalized(..., mean, std)` around it |
+| a network for segmentation                            | `as_dense(model)`                      |
 
 The type of a model decides how it is adapted, never its output: logits that look like probabilities
 stay logits. A model of two classes may return one logit z per image, that of class 1. It stands for
@@ -15,9 +16,8 @@ stay logits. A model of two classes may return one logit z per image, that of cl
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -27,8 +27,10 @@ from torch.nn import functional as F
 from atta._base.errors import InputError, first_line, require
 from atta._base.types import Images, Logits
 from atta.data.preprocess import Preprocess
+from atta.data.segmentation import LogitMaps, resize
 
-DARK = 5 / 255  # the brightest pixel of several images is brighter than this
+MULTIPLES = (1, 32)
+"""What height and width may have to be multiples of, for a network for segmentation."""
 
 
 class Normalized(nn.Module):
@@ -91,35 +93,43 @@ class Normalized(nn.Module):
 class Adapter(nn.Module, ABC):
     """A model of any kind: its raw output, and the logits made from it."""
 
+    dims: ClassVar[int] = 2
+    returns: ClassVar[str] = "({}, k)"
+    """The shape that is expected of so many images, for messages."""
+
     @abstractmethod
     def raw(self, images: Images) -> Any:
         """Return the output of the model: logits on any device, or something to refuse."""
 
-    def forward(self, images: Images, *, pad: bool = True) -> Logits:
+    def forward(self, images: Images, *, pad: bool = True) -> Logits | LogitMaps:
         """Return logits on the device of the images, or say why the output is not logits.
 
         One logit z becomes (0, z), whose softmax is the sigmoid of z, unless `pad` is False.
         """
-        found = self.raw(images)
-        expected = f"expected the model to return logits of shape ({images.shape[0]}, k)"
+        found, n = self.raw(images), images.shape[0]
+        expected = f"expected the model to return logits of shape {self.returns.format(n)}"
         if not isinstance(found, Tensor):
             size = f" of {len(found)}" if isinstance(found, tuple | list) else ""
             got = f"{type(found).__name__}{size}"
             raise InputError(f"{expected}, got a {got}; return the logits alone")
         if found.is_floating_point() and found.shape == images.shape[:1]:  # one logit, squeezed
             found = found[:, None]
-        if found.ndim != 2 or found.shape[0] != images.shape[0]:
+        if found.ndim != self.dims or found.shape[0] != n:
             raise InputError(f"{expected}, got shape {tuple(found.shape)}")
         if not found.is_floating_point():
             raise InputError(
                 f"{expected} as floating point numbers, got {found.dtype}: are these classes?"
             )
         found = found.to(images.device)
-        return F.pad(found, (1, 0)) if pad and found.shape[1] == 1 else found
+        sides = (0, 0) * (self.dims - 2)
+        return F.pad(found, (*sides, 1, 0)) if pad and found.shape[1] == 1 else found
 
 
 class TorchModel(Adapter):
     """A module that returns a tensor of logits, or holds one under `logits` (Hugging Face)."""
+
+    names: ClassVar[tuple[str, ...]] = ("logits",)
+    """Where logits are in a mapping."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -127,10 +137,10 @@ class TorchModel(Adapter):
 
     def raw(self, images: Images) -> Any:
         """Return the logits of the module."""
-        output = self.model(images)
-        if isinstance(output, Mapping) and "logits" in output:
-            return output["logits"]
-        return getattr(output, "logits", output)
+        found = self.model.raw(images) if isinstance(self.model, Adapter) else self.model(images)
+        if isinstance(found, Mapping):
+            found = next((found[name] for name in self.names if name in found), found)
+        return getattr(found, "logits", found)
 
 
 def check_external_data(path: Path, *, same_folder: bool) -> None:
@@ -175,9 +185,9 @@ def _tensors(message: Any) -> Iterator[Any]:
 STAND_IN = "atta::Network"
 """The operator that stands for an ONNX network in a graph that torch traces."""
 _DTYPES = {
-    "tensor(float)": np.float32,
-    "tensor(float16)": np.float16,
-    "tensor(double)": np.float64,
+    "tensor(float)": torch.float32,
+    "tensor(float16)": torch.float16,
+    "tensor(double)": torch.float64,
 }
 
 
@@ -229,7 +239,7 @@ class OnnxModel(Adapter):
             raise InputError(
                 f"expected {path} to take floating point pixels, found {inputs[0].type}"
             )
-        self.dtype = np.dtype(_DTYPES[inputs[0].type])
+        self.dtype = _DTYPES[inputs[0].type]
         self.width: int | None = None  # number of outputs per image, known after the first batch
 
     def raw(self, images: Images) -> Any:
@@ -248,11 +258,11 @@ class OnnxModel(Adapter):
         n = images.shape[0]
         size = self.shape[0] if isinstance(self.shape[0], int) else max(n, 1)
         more = max(-n % size, size - n)  # whole batches, and at least one
-        pixels = F.pad(images.detach().cpu(), (0,) * 7 + (more,)).numpy().astype(self.dtype)
+        pixels = F.pad(images.detach().cpu().to(self.dtype), (0,) * 7 + (more,))
         try:
             outputs = [
-                self.session.run([self.output], {self.input: pixels[start : start + size]})[0]
-                for start in range(0, n + more, size)
+                self.session.run([self.output], {self.input: batch.numpy()})[0]
+                for batch in torch.split(pixels, size)
             ]
             output = np.concatenate(outputs)[:n]
         except Exception as error:  # its exceptions have no public base class
@@ -313,7 +323,7 @@ class NumpyModel(Adapter):
         return _as_tensor(self.fn(pixels.contiguous().numpy()))
 
 
-class FromProbabilities(nn.Module):
+class FromProbabilities(Adapter):
     """A model that returns probabilities, as a model that returns their logarithms as logits.
 
     Use it for a model that ends in a softmax. One probability per image, from a model that ends in
@@ -335,10 +345,9 @@ class FromProbabilities(nn.Module):
         super().__init__()
         self.model = as_logits(model)
 
-    def forward(self, images: Images) -> Logits:
+    def raw(self, images: Images) -> Any:
         """Return log-probabilities; a zero counts as the smallest float, so that all are finite."""
-        plain = {"pad": False} if isinstance(self.model, Adapter) else {}
-        probs: Tensor = self.model(images, **plain)
+        probs: Tensor = self.model(images, pad=False)
         probs = torch.cat([1 - probs, probs], dim=1) if probs.shape[1] == 1 else probs
         probs = probs if probs.dtype == torch.float64 else probs.float()
         if not torch.compiler.is_compiling():  # a graph cannot look at values
@@ -352,11 +361,16 @@ class FromProbabilities(nn.Module):
         return probs.clamp(min=torch.finfo(torch.float32).tiny).log()
 
 
-_WRAPPERS = TorchModel | FromProbabilities
-"""Adapters that leave pixels as they are: the first module that is none of them is the model."""
+WRAPPERS = TorchModel | FromProbabilities
+"""Adapters that leave pixels as they are."""
 
 
-def as_logits(model: object, preprocess: Preprocess | None = None) -> nn.Module:
+def network_in(model: nn.Module, wrappers: Any = WRAPPERS) -> nn.Module:
+    """Return the network in a model: its first module that is none of the wrappers."""
+    return next(part for part in model.modules() if not isinstance(part, wrappers))
+
+
+def as_logits(model: object, preprocess: Preprocess | None = None) -> Adapter:
     """Return a module from pixels to logits for a module or for the path of an ONNX file.
 
     The normalisation of `preprocess` is added, because views are made of pixels in [0, 1]. A model
@@ -372,7 +386,7 @@ def as_logits(model: object, preprocess: Preprocess | None = None) -> nn.Module:
         )
     if preprocess is not None and (preprocess.mean is not None or preprocess.channels == "BGR"):
         model = _normalised(model, preprocess)
-    return model if isinstance(model, Adapter | FromProbabilities) else TorchModel(model)
+    return model if isinstance(model, Adapter) else TorchModel(model)
 
 
 def _normalised(model: nn.Module, preprocess: Preprocess) -> nn.Module:
@@ -380,7 +394,7 @@ def _normalised(model: nn.Module, preprocess: Preprocess) -> nn.Module:
     channels = "BGR" if preprocess.channels == "BGR" else "RGB"
     count = len(preprocess.channels or "RGB")
     mean, std = preprocess.mean or (0.0,) * count, preprocess.std or (1.0,) * count
-    inner = next(part for part in model.modules() if not isinstance(part, _WRAPPERS))
+    inner = network_in(model)
     if not isinstance(inner, Normalized):
         return Normalized(model, mean, std, channels)
     own = (inner.mean.tolist(), inner.std.tolist())
@@ -394,91 +408,6 @@ def _normalised(model: nn.Module, preprocess: Preprocess) -> nn.Module:
     return model
 
 
-def left_unnormalised(model: nn.Module) -> Preprocess | None:
-    """The preprocessing of a timm network that expects normalised pixels and does not get them."""
-    inner = next(part for part in model.modules() if not isinstance(part, _WRAPPERS))
-    if not isinstance(getattr(inner, "pretrained_cfg", None), Mapping):
-        return None
-    wanted = Preprocess.of(inner)
-    plain = set(wanted.mean or ()) <= {0.0} and set(wanted.std or ()) <= {1.0}
-    return None if plain else wanted
-
-
-def contradictions(model: nn.Module, images: Tensor, given: Preprocess | None) -> list[str]:
-    """Say what images contradict of the input that a timm or Hugging Face network states."""
-    found = list[str]()
-    outer = next(part for part in model.modules() if not isinstance(part, _WRAPPERS))
-    inner = next(part for part in outer.modules() if not isinstance(part, _WRAPPERS | Normalized))
-    size = getattr(getattr(inner, "config", None), "image_size", None)
-    if isinstance(getattr(inner, "pretrained_cfg", None), Mapping):
-        wanted = Preprocess.of(inner)
-        size, stated = wanted.size, (wanted.mean or (), wanted.std or ())
-        own = (outer.mean.tolist(), outer.std.tolist()) if isinstance(outer, Normalized) else stated
-        alike = len(own[0]) != len(stated[0]) or np.allclose(own, stated, atol=0.05)
-        if given is None and not alike:
-            found.append(
-                f"the network states that it wants photographs as '{wanted}', and is given another "
-                "mean and std: are those of its training? preprocess=model takes the stated ones"
-            )
-    sides = (size, size) if isinstance(size, int) else tuple(size or ())
-    pairs = zip(images.shape[2:], sides, strict=False)
-    if (given is None or not given.size) and any(not 2 / 3 <= a / b <= 3 / 2 for a, b in pairs):
-        expected, got = (" x ".join(map(str, one)) for one in (sides, images.shape[2:]))
-        found.append(
-            f"the network states images of {expected} pixels, and is given {got}: resize them as "
-            "in training, or give files with preprocess=..."
-        )
-    if images.is_floating_point() and 0 < (brightest := float(images.max())) <= DARK:
-        found.append(
-            f"no pixel of the images that were tried is above {brightest:.2g}: were they divided "
-            "by 255 twice? Give bytes, or floats in [0, 1]"
-        )
-    return found
-
-
-@contextmanager
-def watched_spread(network: nn.Module) -> Iterator[list[float]]:
-    """Compare the variance of the input of the first batch normalisation with that in training.
-
-    The layer remembers the variance of each channel in training, so that pixels on another scale
-    show there, whatever the network answers. The list holds the median ratio of the channels at the
-    end of the block: 0.5 to 1.2 on images like those of training. It stays empty for a network
-    without such a layer.
-    """
-    norms = (m for m in network.modules() if isinstance(m, nn.BatchNorm2d))
-    norm, seen = next((m for m in norms if m.running_var is not None), None), list[Tensor]()
-    hook = (norm or nn.Identity()).register_forward_pre_hook(
-        lambda _, given: seen.append(given[0].detach().double().cpu())
-    )
-    ratio = list[float]()
-    try:
-        yield ratio
-    finally:
-        hook.remove()
-    variance = None if norm is None else norm.running_var
-    # All ones: the layer was never trained.
-    if seen and variance is not None and not (variance == 1).all():
-        channels = torch.cat(seen).var(dim=(0, 2, 3)) / variance.double().cpu()
-        ratio.append(float(channels.nanmedian()))
-
-
-def class_names_of(model: nn.Module) -> tuple[str, ...]:
-    """The names in `class_names`, Hugging Face's `config.id2label` or timm's `label_names`."""
-    inner = next(m for m in model.modules() if not isinstance(m, _WRAPPERS | Normalized))
-    own = getattr(inner, "class_names", None)
-    if isinstance(own, tuple):  # of a network that `atta train` wrote
-        return own
-    table = getattr(getattr(inner, "config", None), "id2label", None)
-    if isinstance(table, Mapping) and sorted(map(int, table)) == list(range(len(table))):
-        names = [str(table[key]) for key in sorted(table, key=int)]
-        # LABEL_0, ... are defaults; one name is that of the only output for two classes.
-        default = len(names) == 1 or all(name == f"LABEL_{i}" for i, name in enumerate(names))
-        return () if default else tuple(names)
-    config = getattr(inner, "pretrained_cfg", None)
-    own = config.get("label_names") if isinstance(config, Mapping) else None
-    return tuple(map(str, own or ()))
-
-
 def _as_tensor(output: Any) -> Any:
     """Copy an array into a tensor: half precision becomes float32, integers stay to be refused."""
     if isinstance(output, tuple | list | Mapping):
@@ -486,3 +415,72 @@ def _as_tensor(output: Any) -> Any:
     array = np.asarray(output)
     wide = array.dtype.kind in "iub" or array.dtype == np.float64
     return torch.from_numpy(array.astype(array.dtype if wide else np.float32))
+
+
+# ---- segmentation --------------------------------------------------------------------------------
+
+
+class Dense(TorchModel):
+    """A segmentation network as a module that returns logits (n k h w) at the size of the images.
+
+    | the network returns                      | as                            | is                |
+    |------------------------------------------|-------------------------------|-------------------|
+    | a tensor (segmentation-models-pytorch)   | (n, k, h, w)                  | taken as it is    |
+    | a dict (torchvision)                     | {"out": ...}, {"logits": ...} | its first of them |
+    | an object (Hugging Face)                 | .logits                       | taken             |
+    | any of these at another size (SegFormer) | (n, k, h / 4, w / 4)          | resized, bilinear |
+    | one logit for each pixel                 | (n, 1, h, w)                  | that of class 1   |
+
+    Args:
+        model: The network, with its normalisation.
+        multiple: What height and width have to be a multiple of: images are padded by repeating
+            their border, and the padding is cut off again.
+    """
+
+    names, dims, returns = ("out", "logits"), 4, "({}, k, h, w), for masks are given"
+
+    def __init__(self, model: nn.Module, multiple: int = 1) -> None:
+        super().__init__(model)
+        self.multiple = int(multiple)
+
+    def raw(self, images: Images) -> Any:
+        """Return the output of the network for padded images, at the size of the images."""
+        *_, h, w = images.shape
+        down, right = (-side % self.multiple for side in (h, w))
+        padded = F.pad(images, (0, right, 0, down), mode="replicate") if down or right else images
+        found = super().raw(padded)
+        if not isinstance(found, Tensor) or found.ndim != 4 or not found.is_floating_point():
+            return found  # to be refused
+        return resize(found.to(images.device), tuple(padded.shape[-2:]))[..., :h, :w]
+
+
+def as_dense(model: object, preprocess: Preprocess | None = None) -> Dense:
+    """Return a segmentation network as a module of logits at the size of the images."""
+    if isinstance(model, Dense):
+        return model
+    adapted = as_logits(model, preprocess)
+    return Dense(adapted.model if isinstance(adapted, TorchModel) else adapted)
+
+
+def fitted(network: Dense, image: Tensor) -> Dense:
+    """Return the network with the padding that it needs for such an image (1, c, h, w).
+
+    Raises:
+        InputError: The network fails on it, whatever the padding.
+    """
+    faults = list[Exception]()
+    for multiple in dict.fromkeys((network.multiple, *MULTIPLES)):
+        tried = Dense(network.model, multiple)
+        try:
+            with torch.no_grad():
+                tried(image)
+                tried(image[..., 1:, 1:])  # views and other images have other sizes
+            return tried
+        except InputError:
+            raise
+        except Exception as error:  # whatever a network says of images it cannot take
+            faults.append(error)
+    raise InputError(
+        f"the model failed on an image of {tuple(image.shape[1:])} (channels, height, width), also "
+        f"padded to multiples of {MULTIPLES[-1]}: {faults[0]}"
+    ) from faults[0]

@@ -11,7 +11,7 @@ The description builds a saved network again, without running code from a file.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from atta._base.errors import InputError, first_line
 from atta._base.files import content_hash
 from atta._base.tensors import read_tensors, tensor_bytes, write_tensors
 from atta.networks.adapters import (
+    Dense,
     FromProbabilities,
     Normalized,
     NumpyModel,
@@ -29,9 +30,14 @@ from atta.networks.adapters import (
     TorchModel,
     as_logits,
 )
-from atta.networks.dense import Dense
 from atta.networks.resnet import MODELS
 
+ADAPTERS: dict[str, Callable[..., nn.Module]] = {
+    "Dense": Dense,
+    "FromProbabilities": FromProbabilities,
+    "Normalized": Normalized,
+    "TorchModel": TorchModel,
+}
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 """The precisions that a file may name; any other attribute of torch is refused."""
 CLASSIFIERS = ("ForImageClassification", "ForSemanticSegmentation")
@@ -55,19 +61,14 @@ CODE = {
 
 def describe(model: nn.Module) -> dict[str, Any]:
     """Describe `model` in words and numbers."""
-    match model:
-        case Normalized():
-            return {
-                "kind": "Normalized",
-                "mean": model.mean.tolist(),
-                "std": model.std.tolist(),
-                **({} if model.channels == "RGB" else {"channels": model.channels}),
-                "model": describe(model.model),
-            }
-        case Dense():
-            return {"kind": "Dense", "multiple": model.multiple, "model": describe(model.model)}
-        case TorchModel() | FromProbabilities():
-            return {"kind": type(model).__name__, "model": describe(model.model)}
+    settings: dict[str, Any] = {}
+    if isinstance(model, Dense):
+        settings = {"multiple": model.multiple}
+    if isinstance(model, Normalized):
+        settings = {"mean": model.mean.tolist(), "std": model.std.tolist()}
+        settings |= {} if model.channels == "RGB" else {"channels": model.channels}
+    if isinstance(model, Normalized | TorchModel | FromProbabilities):
+        return {"kind": type(model).__name__, **settings, "model": describe(model.model)}
     built = getattr(model, "built", None)
     if isinstance(built, dict) and built.get("name") in MODELS:
         return {"kind": "atta", **built}
@@ -120,14 +121,8 @@ def build(description: Mapping[str, Any], model: object = None) -> nn.Module:
 def _around(description: Mapping[str, Any], model: object) -> nn.Module:
     """Build the adapters around `model` or, without one, around the described network."""
     match dict(description):
-        case {"kind": "Dense", "model": inner, "multiple": multiple}:
-            return Dense(_around(inner, model), int(multiple))
-        case {"kind": "TorchModel", "model": inner}:
-            return TorchModel(_around(inner, model))
-        case {"kind": "FromProbabilities", "model": inner}:
-            return FromProbabilities(_around(inner, model))
-        case {"kind": "Normalized", "model": inner, **settings}:
-            return Normalized(_around(inner, model), **settings)
+        case {"kind": str(kind), "model": inner, **settings} if kind in ADAPTERS:
+            return ADAPTERS[kind](_around(inner, model), **settings)
         case _ if model is not None:
             return model if isinstance(model, nn.Module) else as_logits(model)
         case {"kind": "atta", "name": name, **settings}:

@@ -5,16 +5,17 @@ The parameters of the residual networks have torchvision's names, so that its ch
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar
+from typing import Annotated, ClassVar, TypeAlias
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from atta._base.errors import InputError
+from atta._base.settings import check, hints
 from atta._base.types import Logits
 
-MOST = 100_000  # classes or channels
+Width: TypeAlias = Annotated[int, "≥ 1", "≤ 100000"]
+"""Classes or channels."""
 
 
 class _Block(nn.Module):
@@ -126,7 +127,7 @@ def _small_cnn(num_classes: int, in_channels: int, small_images: bool) -> nn.Mod
     )
 
 
-_BUILDERS: dict[str, Callable[[int, int, bool], nn.Module]] = {
+_BUILDERS: dict[str, Callable[..., nn.Module]] = {
     "resnet18": partial(ResNet, _BasicBlock, (2, 2, 2, 2), 64),
     "resnet20": partial(ResNet, _BasicBlock, (3, 3, 3), 16),
     "resnet50": partial(ResNet, _Bottleneck, (3, 4, 6, 3), 64),
@@ -135,7 +136,7 @@ _BUILDERS: dict[str, Callable[[int, int, bool], nn.Module]] = {
 
 
 def build(
-    name: str, num_classes: int, *, in_channels: int = 3, small_images: bool = True
+    name: str, num_classes: Width, *, in_channels: Width = 3, small_images: bool = True
 ) -> nn.Module:
     """Build a network, which keeps in `built` how it was built, so that a file can say so."""
     settings = {
@@ -143,14 +144,8 @@ def build(
         "in_channels": in_channels,
         "small_images": small_images,
     }
-    counts = (num_classes, in_channels)
-    known = all(isinstance(count, int) and 0 < count <= MOST for count in counts)
-    if not known or not isinstance(small_images, bool):  # a file may say anything
-        raise InputError(
-            f"expected numbers of classes and channels from 1 to {MOST}, and small_images as true "
-            f"or false, got {settings}"
-        )
-    network = _BUILDERS[name](num_classes, in_channels, small_images)
+    settings = check(settings, hints(build))  # a file may say anything
+    network = _BUILDERS[name](**settings)
     object.__setattr__(network, "built", {"name": name, **settings})
     return network
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -108,21 +107,17 @@ class Predictions:
                 images = as_labels(images, images=len(logits), classes=MOST_IMAGES)
                 images = images.to(logits.device)
         counts = {kind: view.shape[1] for kind, view in views.items()}
-        self._assign(counts, logits.shape[1], logits.dtype, logits.device)
         self.__dict__.update(logits=logits, views=views, images=images)
+        self._describe(counts, logits.shape[1], logits.dtype, logits.device)
 
-    def _assign(
+    def _describe(
         self, counts: Mapping[str, int], classes: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         """Set what is known without the logits."""
-        self.__dict__.update(
-            counts=dict(counts),
-            kinds=tuple(kind for kind in counts if not kind.startswith(REHEARSAL)),
-            rehearsals=tuple(kind for kind in counts if kind.startswith(REHEARSAL)),
-            classes=classes,
-            dtype=dtype,
-            device=device,
-        )
+        rehearsals = tuple(kind for kind in counts if kind.startswith(REHEARSAL))
+        kinds = tuple(kind for kind in counts if kind not in rehearsals)
+        self.__dict__.update(counts=dict(counts), kinds=kinds, rehearsals=rehearsals)
+        self.__dict__.update(classes=classes, dtype=dtype, device=device)
 
     @property
     def repeats(self) -> dict[str, int]:
@@ -141,7 +136,7 @@ class Predictions:
 
     def view_logits(self, kinds: Sequence[str]) -> ViewLogits:
         """Return one row for each kind: the mean over its repeats, in logit space."""
-        return mean_views(self.views, kinds)
+        return torch.stack([repeat_mean(self.views[kind]) for kind in kinds], dim=1)
 
     def __len__(self) -> int:
         return self.logits.shape[0]
@@ -194,10 +189,6 @@ class Predictions:
         views = {kind: self.views[kind][:, :count] for kind, count in counts.items()}
         return Predictions(self.logits, views, self.images, check=False)
 
-    def unrehearsed(self) -> Predictions:
-        """Leave out the rehearsals."""
-        return self.select(self.kinds, rehearsals=False)
-
     def to(self, *args: Any, **kwargs: Any) -> Predictions:
         """Move or cast every tensor, as `Tensor.to` does."""
         views = {name: view.to(*args, **kwargs) for name, view in self.views.items()}
@@ -238,11 +229,6 @@ def group_count(groups: Labels) -> int:
     return int((torch.bincount(groups) > 0).sum())
 
 
-def mean_views(views: Mapping[str, RepeatLogits], kinds: Sequence[str]) -> ViewLogits:
-    """Return one row for each kind of view: the mean of its repeats."""
-    return torch.stack([repeat_mean(views[kind]) for kind in kinds], dim=1)
-
-
 def repeat_mean(view: RepeatLogits) -> Logits:
     """Average the repeats of one kind of view."""
     return view[:, 0] if view.shape[1] == 1 else view.mean(dim=1)
@@ -275,19 +261,18 @@ def as_labels(labels: Any, *, images: int, classes: int) -> Labels:
 
 def unfair(labels: Tensor, fitted: Tensor) -> str | None:
     """Return a warning if the other rows have classes that the fitted rows lack, beyond chance."""
-    rest = torch.ones(len(labels), dtype=torch.bool)
+    labels, rest = labels.cpu(), torch.ones(len(labels), dtype=torch.bool)
     rest[fitted] = False
-    labels = labels.cpu()
     if not rest.any() or rest.all():
         return None
-    counts = torch.bincount(labels)
-    strange = torch.bincount(labels[fitted], minlength=len(counts))[labels[rest]] == 0
+    others = labels[rest]
+    strange = (~torch.isin(others, labels[fitted])).double().mean()
     # The chance that no other image of its class is among the fitted rows.
-    by_chance = rest.double().mean() ** (counts[labels[rest]] - 1)
-    if strange.double().mean() - by_chance.mean() < 0.05:
+    by_chance = rest.double().mean() ** (torch.bincount(labels)[others] - 1)
+    if strange - by_chance.mean() < 0.05:
         return None
     return (
-        f"{float(strange.double().mean()):.0%} of the other images belong to classes that none of "
+        f"{float(strange):.0%} of the other images belong to classes that none of "
         f"the {len(fitted)} fitted rows has: the rows are sorted by class. Shuffle the images when "
         "they are collected"
     )
@@ -384,8 +369,8 @@ class Record:
             tensors["labels"] = self.labels
         if predictions.images is not None:
             tensors["images"] = predictions.images
-        metadata = {key: value for key, value in self.origin.items() if key not in RESERVED}
-        if hidden := {key: value for key, value in self.origin.items() if key in RESERVED}:
+        metadata = dict(self.origin)
+        if hidden := {key: metadata.pop(key) for key in self.origin if key in RESERVED}:
             metadata[ORIGIN] = json.dumps(hidden)
         metadata["kinds"] = json.dumps(list(predictions.views), ensure_ascii=False)
         return write_tensors(path, tensors, metadata)
@@ -398,35 +383,25 @@ class Record:
 
             return open_folder(Path(path))
         tensors, metadata = read_tensors(path)
-        logits, labels, images = (
-            tensors.pop(name, None) for name in ("logits", "labels", "images")
-        )
+        logits, labels, images = map(tensors.pop, ("logits", "labels", "images"), [None] * 3)
         foreign = [name for name in tensors if not name.startswith(VIEW_PREFIX)]
         if logits is None or foreign:
-            have = ", ".join(foreign) if foreign else "no logits"
             raise InputError(
                 f"{path} is not a record: expected tensors logits, labels, images and "
-                f"view.<name>, got {have}"
+                f"view.<name>, got {', '.join(foreign) or 'no logits'}"
             )
         views = {name.removeprefix(VIEW_PREFIX): view for name, view in tensors.items()}
-        kinds = _read_kinds(metadata.pop("kinds", ""))
-        views = {name: views[name] for name in dict.fromkeys([*kinds, *views]) if name in views}
+        text = metadata.pop("kinds", "")
         try:
+            # Older files have names between commas.
+            kinds = json.loads(text) if text.startswith("[") else text.split(",")
+            views = {name: views[name] for name in dict.fromkeys([*kinds, *views]) if name in views}
             origin = metadata | json.loads(metadata.pop(ORIGIN, "{}"))
             return cls(Predictions(logits, views, images), labels, origin)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
         except (ValueError, TypeError, RecursionError) as error:
-            raise InputError(f"{path} is damaged: its origin cannot be read ({error})") from None
-
-
-def _read_kinds(text: str) -> list[Any]:
-    """Read the order of the kinds of view: JSON or, in older files, names between commas."""
-    with suppress(ValueError, RecursionError):
-        found = json.loads(text)
-        if isinstance(found, list):
-            return [name for name in found if isinstance(name, str)]
-    return text.split(",")
+            raise InputError(f"{path} is damaged: its metadata cannot be read ({error})") from None
 
 
 def as_text(origin: Mapping[Any, Any]) -> dict[str, str]:
@@ -441,15 +416,14 @@ def find_record(name: str | os.PathLike[str]) -> Record:
         >>> find_record("cifar10-resnet50").predictions
         Predictions(10000 images, 10 classes; 1 flip, 5 crop, 5 brightness, 5 contrast)
     """
-    if named(name).exists():
-        return Record.load(name)
     own = own_records()
-    if str(name) in own:
-        return Record.load(own[str(name)])
-    raise InputError(
-        f"there is no file {name}, and no bundled record of that name; bundled: "
-        f"{', '.join(own) or 'none'}"
-    )
+    path = named(name) if named(name).exists() else own.get(str(name))
+    if path is None:
+        raise InputError(
+            f"there is no file {name}, and no bundled record of that name; bundled: "
+            f"{', '.join(own) or 'none'}"
+        )
+    return Record.load(path)
 
 
 def own_records() -> dict[str, Path]:

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -38,32 +38,9 @@ LOGITS = ""  # name of the column of the images themselves
 OPEN = 64  # shards that stay mapped
 PIECE = 1 << 22  # logits read at a time
 MOST_NAMED = 5  # faults that are named one by one
-Columns: TypeAlias = Mapping[str, tuple[int, int]]
-"""First pass and number of passes of each kind of view."""
 
 
 # ---- shards --------------------------------------------------------------------------------------
-
-
-class Shard(NamedTuple):
-    """Answers (n, passes, k) to the images from `start` to `stop`, and a hash of these images."""
-
-    start: int
-    stop: int
-    answers: Tensor
-    labels: Tensor | None
-    mark: str
-
-
-def columns_of(counts: Mapping[str, int]) -> Columns:
-    """Return where the passes of each kind of view are, one kind after the other."""
-    starts = accumulate(counts.values(), initial=0)
-    return {kind: (at, count) for (kind, count), at in zip(counts.items(), starts, strict=False)}
-
-
-def passes_of(columns: Columns) -> int:
-    """Return the number of passes per image."""
-    return sum(count for _, count in columns.values())
 
 
 def shard_name(start: int, stop: int) -> str:
@@ -77,10 +54,14 @@ def rows_of(path: Path) -> tuple[int, int]:
     return start, stop
 
 
-def read_shard(path: Path, columns: Columns, run: str, *, sealed: bool = True) -> Shard:
-    """Read a shard; one that is damaged, or of another run or other rows, is refused.
+def read_shard(
+    path: Path, passes: int, run: str, *, sealed: bool = True
+) -> tuple[dict[str, Tensor], str]:
+    """Return the tensors of a shard, and the hash of its first and last image.
 
-    Its answers are mapped into memory. `sealed=False` does not compute its checksum.
+    `answers` are (n, passes, k) and mapped into memory, `labels` are those that came with the
+    images. A shard that is damaged, or of another run or other rows, is refused. `sealed=False`
+    does not compute its checksum.
     """
     header = read_header(path)
     if header.get(RUN, run) != run:
@@ -91,11 +72,11 @@ def read_shard(path: Path, columns: Columns, run: str, *, sealed: bool = True) -
         raise InputError(f"{path} holds the rows {rows} instead")
     tensors, _ = read_tensors(path, sealed=sealed)
     answers, (start, stop) = tensors.get("answers"), rows_of(path)
-    shape = (stop - start, passes_of(columns))
+    shape = (stop - start, passes)
     if answers is None or answers.ndim != 3 or answers.shape[:2] != shape:
         got = "none" if answers is None else tuple(answers.shape)
         raise InputError(f"{path} is damaged: expected answers of {shape} and classes, got {got}")
-    return Shard(start, stop, answers, tensors.get("labels"), header.get(MARK, ""))
+    return tensors, header.get(MARK, "")
 
 
 # ---- the index -----------------------------------------------------------------------------------
@@ -115,10 +96,22 @@ class Part:
 class Group:
     """Shards of the same passes over all images, in order."""
 
-    columns: Columns
+    columns: Mapping[str, tuple[int, int]]
+    """First pass and number of passes of each kind of view."""
     parts: Sequence[Part]
     run: str = ""
     """Hash of the settings of the run, which each shard repeats."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of passes of each kind of view."""
+        return {kind: count for kind, (_, count) in self.columns.items()}
+
+
+def columns_of(counts: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Return where the passes of each kind of view are, one kind after the other."""
+    starts = accumulate(counts.values(), initial=0)
+    return dict(zip(counts, zip(starts, counts.values(), strict=False), strict=True))
 
 
 @dataclass(frozen=True)
@@ -146,7 +139,12 @@ class Index:
         """Read an index; every field must be one that `write` writes, whatever its digest."""
         path = folder / INDEX
         if not path.is_file():
-            raise InputError(f"expected a record, got the folder {folder}, {_instead(folder)}")
+            instead = "a saved classifier is read by CalibratedClassifier.load"
+            if (folder / "run.json").is_file():
+                instead = "its recording has not ended; the same collect resumes it"
+            raise InputError(
+                f"expected a record, got the folder {folder}, which has no {INDEX}: {instead}"
+            )
         with _damage(path):
             content = json.loads(path.read_text(encoding="utf-8"))
             expected, found = content.pop("digest", None), digest(content)
@@ -197,12 +195,6 @@ def _group(content: Mapping[str, Any], images: int) -> Group:
     return group
 
 
-def _instead(folder: Path) -> str:
-    if (folder / "run.json").is_file():
-        return f"which has no {INDEX} yet: its recording has not ended; the same collect resumes it"
-    return f"which has no {INDEX}; a saved classifier is read by CalibratedClassifier.load"
-
-
 # ---- reading -------------------------------------------------------------------------------------
 
 
@@ -233,7 +225,7 @@ class Store:
         for place in torch.unique(places).tolist():
             part, own = group.parts[place], places == place
             answers = self.answers(group, part)
-            if not len(found):
+            if not len(found):  # now, as a forged index could name any number of passes
                 found = found.new_empty(len(rows), *answers.shape[1:])
             found[own] = answers[rows[own] - part.start].to(self.dtype)
         return found
@@ -243,7 +235,8 @@ class Store:
         if part.file not in self._mapped:
             path, fresh = self._inside(part.file), part.file not in self._sound
             try:
-                answers = read_shard(path, group.columns, group.run, sealed=fresh).answers
+                passes = sum(group.counts.values())
+                answers = read_shard(path, passes, group.run, sealed=fresh)[0]["answers"]
                 if read_header(path).get(DIGEST) != part.digest:
                     raise InputError(f"{path} was changed since {INDEX} was written")
                 if answers.shape[2] != self.index.classes:
@@ -298,7 +291,7 @@ class FolderPredictions(Predictions):
 
     def __init__(self, store: Store, rows: Tensor, counts: Mapping[str, int]) -> None:
         # Shards in float16 are read as float32.
-        self._assign(counts, store.index.classes, store.dtype, torch.device("cpu"))
+        self._describe(counts, store.index.classes, store.dtype, torch.device("cpu"))
         self.__dict__.update(store=store, rows=rows)
 
     @cached_property
@@ -350,7 +343,8 @@ def open_folder(folder: Path) -> Record:
     """Open the record in a folder; no shard is read."""
     store, counts = Store(folder), dict[str, int]()
     for group in store.index.groups:
-        counts |= {kind: count for kind, (_, count) in group.columns.items() if kind != LOGITS}
+        counts |= group.counts
+    counts.pop(LOGITS)
     with _damage(folder / INDEX):  # more images than memory has room for
         rows = torch.arange(store.index.images)
     predictions = FolderPredictions(store, rows, counts)

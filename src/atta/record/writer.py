@@ -15,35 +15,31 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from itertools import chain
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from atta._base.errors import InputError, advise
 from atta._base.files import content_hash, whole_file
-from atta._base.settings import check_one
+from atta._base.settings import check_one, checked
 from atta._base.tensors import DIGEST, read_header, tensor_bytes, write_tensors
 from atta.data.source import Source
-from atta.record.predictions import FLOAT16_MAX, Predictions, Record, as_labels, as_text
+from atta.record.predictions import FLOAT16_MAX, Predictions, Record, as_text
 from atta.record.store import (
     LABELS,
     LOGITS,
     MARK,
     ROWS,
     RUN,
-    Columns,
     Group,
     Index,
     Part,
-    Shard,
     columns_of,
     open_folder,
-    passes_of,
     read_shard,
     rows_of,
     shard_name,
@@ -74,41 +70,26 @@ def settings_of(folder: Path) -> dict[str, Any]:
         ) from error
 
 
-class Resumed(NamedTuple):
-    """What an earlier run has left to do, and the labels that came with the images it has done."""
-
-    images: int
-    gaps: list[tuple[int, int | None]]
-    labels: list[tuple[int, Tensor]]
-
-
-@dataclass
 class ShardWriter:
     """Appends the answers of one run to a folder.
 
     Args:
         folder: Where the shards are.
         run: Settings that earlier shards must have been made with.
-        columns: The passes over each image.
+        counts: The number of passes of each kind of view, in order.
     """
 
-    folder: Path
-    run: Mapping[str, Any]
-    columns: Columns
-    batch: int = field(default=0, init=False)
-    rows: int = field(default=0, init=False)
-    _written: float = field(default_factory=time.monotonic, init=False)
-    _buffer: list[tuple[Tensor, Tensor | None]] = field(default_factory=list, init=False)
-    _start: int = field(default=0, init=False)
-    _ends: tuple[Tensor, Tensor] = field(default=(torch.empty(0),) * 2, init=False)
-    """The first and the last image of the buffer."""
-    _partial: Path | None = field(default=None, init=False)
-    """The file that already holds the beginning of the buffer."""
-    _thread: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(max_workers=1), init=False
-    )
-    """Writes full shards, so that a GPU does not wait for the disk."""
-    _writing: Future[None] | None = field(default=None, init=False)
+    def __init__(self, folder: Path, run: Mapping[str, Any], counts: Mapping[str, int]) -> None:
+        self.folder, self.run, self.counts = folder, run, counts
+        self.passes, self.settings = sum(counts.values()), folder / SETTINGS
+        self.batch = self.rows = self._start = 0
+        self._written = time.monotonic()
+        self._buffer: list[dict[str, Tensor]] = []
+        self._ends: tuple[Tensor, Tensor]  # the first and the last image of the buffer
+        self._partial: Path | None = None  # the file that already holds the beginning of the buffer
+        # Writes full shards, so that a GPU does not wait for the disk.
+        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._writing: Future[None] | None = None
 
     @property
     def name(self) -> str:
@@ -116,28 +97,21 @@ class ShardWriter:
         return content_hash([json.dumps(self.run, sort_keys=True)], "blake2b")
 
     @property
-    def settings(self) -> Path:
-        """The file of the settings."""
-        return self.folder / SETTINGS
-
-    @property
     def full(self) -> int:
         """Images in a full shard: whole batches, wherever a run was stopped."""
         batch = max(1, self.batch)
-        return max(1, PASSES // (passes_of(self.columns) * batch)) * batch
+        return max(1, PASSES // (self.passes * batch)) * batch
 
     # ---- resuming --------------------------------------------------------------------------------
 
     def begin(self, size: int) -> int:
         """Return the size of batches: that of the run that is resumed, or `size`."""
         earlier = settings_of(self.folder)
-        if not earlier and self.folder.is_dir():
-            inside = sorted(path.name for path in self.folder.iterdir() if path.name[0] != ".")
-            if inside:
-                raise InputError(
-                    f"expected an empty folder, or one of shards, found {inside[0]} in "
-                    f"{self.folder}"
-                )
+        inside = sorted(path.name for path in self.folder.glob("[!.]*"))
+        if inside and not earlier:
+            raise InputError(
+                f"expected an empty folder, or one of shards, found {inside[0]} in {self.folder}"
+            )
         for key, value in json.loads(json.dumps(self.run)).items():
             if earlier and earlier.get(key) != value:
                 if any(self.folder.glob(SHARDS)):
@@ -157,8 +131,14 @@ class ShardWriter:
         with whole_file(self.settings) as part:
             part.write_text(json.dumps({**self.run, "batch": self.batch, "rows": rows}, indent=1))
 
-    def resume(self, source: Source) -> Resumed:
-        """Check the shards of an earlier run, remove the bad ones, and say what is left to do."""
+    def resume(
+        self, source: Source
+    ) -> tuple[int, list[tuple[int, int | None]], list[tuple[int, Tensor]]]:
+        """Check the shards of an earlier run and remove the bad ones.
+
+        Returns: How many images are done, what is left to do, and the labels that came with the
+            images that are done, with the position of the first of each shard.
+        """
         bad, labels = list[tuple[Path, str]](), list[tuple[int, Tensor]]()
         gaps, images, done = list[tuple[int, int | None]](), 0, 0
         for path in self.paths():
@@ -166,9 +146,9 @@ class ShardWriter:
             if source.once and start != done:
                 break  # a stream cannot go back to what is missing
             try:
-                shard = self.read(path)
+                tensors, known = self.read(path)
                 ends = [batch.pixels for batch in source.read([[start], [stop - 1]])]
-                if len(ends) < 2 or mark(ends[0], ends[1]) != shard.mark:
+                if len(ends) < 2 or mark(*ends) != known:
                     raise InputError(
                         f"expected the images from {source.where(start)} on to be those whose "
                         f"shards are in {self.folder}, got others; choose another folder"
@@ -180,8 +160,8 @@ class ShardWriter:
                 continue
             if start > done:
                 gaps.append((done, start))
-            if shard.labels is not None:
-                labels.append((start, shard.labels))
+            if "labels" in tensors:
+                labels.append((start, tensors["labels"]))
             images, done = images + stop - start, stop
         if bad and not done:  # probably somebody else's work
             raise InputError(bad[0][1])
@@ -190,17 +170,16 @@ class ShardWriter:
             path.unlink(missing_ok=True)
         if done != source.count:
             gaps.append((done, source.count))
-        return Resumed(images, gaps, labels)
+        return images, gaps, labels
 
     def go_to(self, start: int, source: Source) -> None:
         """Continue at an image; a shard that ends there and is not full is continued."""
-        self._partial = None
         ending = [path for path in self.paths() if rows_of(path)[1] == start]
         if not ending or start % self.full == 0 or source.once:
             return  # a stream cannot go back to the first image of the shard
-        shard, self._partial = self.read(ending[0]), ending[0]
-        self._buffer, self._start = [(shard.answers, shard.labels)], shard.start
-        first = next(source.read([[shard.start]])).pixels
+        self._partial, self._start = ending[0], rows_of(ending[0])[0]
+        self._buffer = [self.read(ending[0])[0]]
+        first = next(source.read([[self._start]])).pixels
         self._ends = first, first
 
     # ---- reading and writing shards --------------------------------------------------------------
@@ -209,15 +188,15 @@ class ShardWriter:
         """Return the files of all shards in order; of overlapping ones, the first and longest."""
         found, done = list[Path](), 0
         longest = {rows_of(path)[0]: path for path in sorted(self.folder.glob(SHARDS))}
-        for start, path in sorted(longest.items()):
+        for start, path in longest.items():
             if start >= done:
                 done = rows_of(path)[1]
                 found.append(path)
         return found
 
-    def read(self, path: Path) -> Shard:
+    def read(self, path: Path) -> tuple[dict[str, Tensor], str]:
         """Read a shard of this run."""
-        return read_shard(path, self.columns, self.name)
+        return read_shard(path, self.passes, self.name)
 
     def append(
         self, start: int, answers: Tensor, labels: Tensor | None, first: Tensor, last: Tensor
@@ -226,7 +205,7 @@ class ShardWriter:
         if not self._buffer:
             self._start, self._ends = start, (first.clone(), last)
         self._ends = self._ends[0], last.clone()  # a part would keep all of its batch
-        self._buffer.append((answers, labels))
+        self._buffer.append({"answers": answers} | ({} if labels is None else {"labels": labels}))
         if (start + answers.shape[0]) % self.full == 0:
             self._begin_write(full=True)
         elif time.monotonic() - self._written >= SECONDS:
@@ -250,28 +229,26 @@ class ShardWriter:
         self._wait()
         if not buffer:
             return
-        answers, own = torch.cat([part for part, _ in buffer]), [part for _, part in buffer]
-        labels = None if own[0] is None else torch.cat([part for part in own if part is not None])
-        stop = self._start + answers.shape[0]
-        shard = Shard(self._start, stop, answers, labels, mark(*self._ends))
-        path = self.folder / shard_name(self._start, stop)
+        tensors = {name: torch.cat([part[name] for part in buffer]) for name in buffer[0]}
+        path = self.folder / shard_name(self._start, self._start + len(tensors["answers"]))
         if path != partial:
-            self._writing = self._thread.submit(self._write, path, shard, partial)
+            known = mark(*self._ends)
+            self._writing = self._thread.submit(self._write, path, tensors, known, partial)
             self._written = time.monotonic()
         if not full:
             self._wait()
-            self._buffer, self._partial = [(answers, labels)], path
+            self._buffer, self._partial = [tensors], path
 
-    def _write(self, path: Path, shard: Shard, partial: Path | None) -> None:
+    def _write(
+        self, path: Path, tensors: Mapping[str, Tensor], known: str, partial: Path | None
+    ) -> None:
         """Write a shard, and remove the file with its beginning."""
         if not self.settings.is_file():  # somebody removed the folder: the run goes on
             self.keep_rows(self.rows)
-        tensors = {"answers": shard.answers}
-        tensors |= {} if shard.labels is None else {"labels": shard.labels}
         try:
-            write_tensors(path, tensors, {MARK: shard.mark, RUN: self.name, ROWS: path.stem})
+            write_tensors(path, tensors, {MARK: known, RUN: self.name, ROWS: path.stem})
         except InputError as error:
-            kept = shard.start if partial is None else rows_of(partial)[1]
+            kept = rows_of(path)[0] if partial is None else rows_of(partial)[1]
             raise InputError(
                 f"{error}; the {kept} images before it are kept, run again to resume"
             ) from error
@@ -296,12 +273,13 @@ def write_index(
     """Write the labels and the index of a folder whose shards are complete."""
     groups, dtype, labelled = list[Group](), torch.float32, ""
     for writer in writers:
-        parts = []
-        for path in writer.paths():
-            file = path.relative_to(folder).as_posix()
-            parts.append(Part(file, *rows_of(path), read_header(path)[DIGEST]))
-        groups.append(Group(writer.columns, parts, writer.name))
-        answers = read_shard(folder / parts[0].file, writer.columns, writer.name, sealed=False)[2]
+        paths = writer.paths()
+        parts = [
+            Part(path.relative_to(folder).as_posix(), *rows_of(path), read_header(path)[DIGEST])
+            for path in paths
+        ]
+        groups.append(Group(columns_of(writer.counts), parts, writer.name))
+        answers = writer.read(paths[0])[0]["answers"]
         dtype = torch.promote_types(dtype, answers.dtype)
     if labels is not None:
         write_tensors(folder / LABELS, {"labels": labels}, {})
@@ -334,6 +312,7 @@ class RecordWriter:
         Record(Predictions(12 images, 10 classes; 1 flip), with labels, {})
     """
 
+    @checked
     def __init__(
         self,
         folder: str | PathLike[str],
@@ -341,8 +320,6 @@ class RecordWriter:
         dtype: Literal["float16", "float32"] = "float32",
         origin: Mapping[str, str] | None = None,
     ) -> None:
-        if dtype not in ("float16", "float32"):
-            raise InputError(f"dtype: expected 'float16' or 'float32', got {dtype!r}")
         self.folder, self.dtype, self.origin = Path(folder), dtype, dict(origin or {})
         self._writer: ShardWriter | None = None
         self._labels: list[Tensor] = []
@@ -368,7 +345,8 @@ class RecordWriter:
             views: Logits of each kind of view, (n, repeats, k); the same kinds every time.
             labels: Class numbers, every time or never.
         """
-        predictions = Predictions(logits, views or {})
+        record = Record(Predictions(logits, views or {}), labels)
+        predictions = record.predictions
         answers = torch.cat([predictions.logits[:, None], *predictions.views.values()], dim=1)
         if self.dtype == "float16" and float(answers.abs().max()) > FLOAT16_MAX:
             raise InputError(
@@ -377,15 +355,12 @@ class RecordWriter:
         answers, writer = answers.to(getattr(torch, self.dtype)), self._opened(predictions)
         if (labels is None) != (not self._labels) and self.images:
             raise InputError("expected labels with every append or with none")
-        stop = self.images + len(predictions)
-        if labels is not None:
-            known = as_labels(labels, images=len(predictions), classes=predictions.classes)
-            self._labels.append(known)
-        while self.images < stop:  # a piece ends where a shard is full
-            size = min(writer.full - self.images % writer.full, stop - self.images)
-            part, answers = answers[:size], answers[size:]
+        if record.labels is not None:
+            self._labels.append(record.labels)
+        ends = range(writer.full - self.images % writer.full, len(answers), writer.full)
+        for part in answers.tensor_split(list(ends)):  # each shard that becomes full ends a part
             writer.append(self.images, part, None, part[:1], part[-1:])
-            self.images += size
+            self.images += len(part)
 
     def _opened(self, predictions: Predictions) -> ShardWriter:
         """Return the writer, which is made for the first logits; later ones must be alike."""
@@ -393,7 +368,7 @@ class RecordWriter:
         if self._writer is None:
             if any(self.folder.glob(SHARDS)):
                 raise InputError(f"expected an empty folder, found shards in {self.folder}")
-            writer = ShardWriter(self.folder, run, columns_of({LOGITS: 1, **predictions.counts}))
+            writer = ShardWriter(self.folder, run, {LOGITS: 1, **predictions.counts})
             writer.begin(1)
             self._writer = writer
         elif list(run.items()) != list(self._writer.run.items()):  # also the order of the views

@@ -20,8 +20,12 @@ from atta.data.photographs import is_larger
 from atta.data.preprocess import sheet_of
 from atta.data.source import Batch, Source, copies
 from atta.data.views import Policy
-from atta.networks.adapters import contradictions, left_unnormalised, watched_spread
-from atta.networks.borrowing import dtype_of
+from atta.networks.borrowing import (
+    contradictions,
+    dtype_of,
+    left_unnormalised,
+    watched_spread,
+)
 from atta.record.predictions import Predictions, Record, as_labels, look_like_probabilities
 from atta.run.runner import Execution, as_pixels, failing_on, logits_of, running
 

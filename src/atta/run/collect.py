@@ -39,11 +39,11 @@ from atta.data.photographs import Sheet
 from atta.data.preprocess import Preprocess, sheet_of, showing
 from atta.data.source import Batch, Source, batches_of, cached
 from atta.data.views import Policy
-from atta.networks.adapters import Normalized, TorchModel, as_logits, class_names_of
-from atta.networks.borrowing import dtype_of
+from atta.networks.adapters import Normalized, TorchModel, as_logits
+from atta.networks.borrowing import class_names_of, dtype_of
 from atta.networks.description import fingerprint
 from atta.record.predictions import Predictions, Record, as_labels
-from atta.record.store import LOGITS, Columns, columns_of
+from atta.record.store import LOGITS
 from atta.record.writer import SHARDS, ShardWriter, write_index
 from atta.run.checks import check_labels, look_over, try_out
 from atta.run.cluster import Engine, Showing, check_source, kept_alive, run_on_ray
@@ -283,10 +283,10 @@ class Run:
         execution, network = self.execution, self.network
         device, passes = execution.device_of(network), policy.passes - (not itself)
         writer, size = None, batch_size(execution.batch_size, device)
-        columns = columns_of(({LOGITS: 1} if itself else {}) | policy.repeats)
+        counts = ({LOGITS: 1} if itself else {}) | policy.repeats
         if folder is not None:
-            writer = ShardWriter(folder, self._settings(policy, device), columns)
-        answers = Answers(self.source, self.labelling, columns, writer)
+            writer = ShardWriter(folder, self._settings(policy, device), counts)
+        answers = Answers(self.source, self.labelling, counts, writer)
         alone = nullcontext() if writer is None else locked(writer.settings)
         how = device, bool(execution.channels_last), execution.half
         here = nullcontext() if execution.engine else running(network, *how)
@@ -401,7 +401,7 @@ class Answers:
 
     source: Source
     labelling: Labelling
-    columns: Columns
+    counts: Mapping[str, int]
     writer: ShardWriter | None = None
     images: int = 0
     classes: int = 0
@@ -461,11 +461,10 @@ class Answers:
 
     def views(self) -> dict[str, Tensor]:
         """Return the logits of each pass by kind, the images themselves under `LOGITS`."""
-        blocks = list(self.blocks())
-        return {
-            kind: torch.cat([part[:, at : at + n] for part in blocks])
-            for kind, (at, n) in self.columns.items()
-        }
+        sizes = list(self.counts.values())
+        blocks = [torch.split(block, sizes, dim=1) for block in self.blocks()]
+        kinds = zip(*blocks, strict=True)
+        return {kind: torch.cat(parts) for kind, parts in zip(self.counts, kinds, strict=True)}
 
 
 def _next_severity(severity: int, base: Answers, rehearsal: Answers, labels: Tensor) -> int:

@@ -21,8 +21,8 @@ from atta._base.errors import InputError
 from atta.data.draws import random_numbers, stratified_numbers
 from atta.data.segmentation import LogitMaps, Scenes, check_mask, inverse_of
 from atta.data.views import REHEARSAL, Policy
+from atta.networks.adapters import Dense
 from atta.networks.borrowing import dtype_of
-from atta.networks.dense import Dense
 from atta.networks.description import fingerprint
 from atta.record.predictions import Predictions, Record
 from atta.run.runner import IMAGE, Execution, as_pixels, failing_on, logits_of, running
