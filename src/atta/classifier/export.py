@@ -124,55 +124,27 @@ def open_graph(path: str | os.PathLike[str]) -> Graph:
     with require("onnx", "a graph in ONNX"):
         import onnxruntime
     check_external_data(path, same_folder=False)
-    try:
+    with _refused(f"expected {path} to be a classifier that atta exported"):
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         (images,) = session.get_inputs()
-        outputs = {output.name: output for output in session.get_outputs()}
+        outputs = {output.name: output.shape for output in session.get_outputs()}
         names = [name for name in OUTPUTS if name in outputs]
         if len(names) < 2 or names != [*OUTPUTS[: len(names)]]:
             raise InputError(f"it returns {', '.join(outputs)} and not probs and base")
-        classes, dense = outputs["probs"].shape[1], len(outputs["probs"].shape) == 4
-        sizes = [classes, *images.shape[1:]]
-        if len(sizes) != 4 or not all(isinstance(size, int) and size > 0 for size in sizes):
-            raise InputError(f"it takes {images.shape} and returns {outputs['probs'].shape}")
-    except Exception as error:  # ONNX Runtime has its own exceptions, and inputs may differ
-        raise InputError(
-            f"expected {path} to be a classifier that atta exported: {first_line(error)}"
-        ) from error
-
-    def run(batch: Tensor) -> Outputs:
-        try:
-            found = tuple(map(torch.from_numpy, session.run(names, {images.name: batch.numpy()})))
-        except Exception as error:
-            raise InputError(
-                f"{path} fails on images of shape {tuple(batch.shape)}: expected a graph that atta "
-                f"exported, and enough memory; ONNX Runtime says {first_line(error)}"
-            ) from error
-        for name, each in zip(names, found, strict=True):
-            shape = (len(batch), classes) if name in OUTPUTS[:2] else (len(batch),)
-            size = images.shape[2:] if dense else []
-            if each.shape != (*shape, *size) or not each.isfinite().all():
-                raise InputError(
-                    f"{path} is damaged: expected {name} of shape {shape}, got shape "
-                    f"{tuple(each.shape)}, or values that are not finite"
-                )
-        return found
-
+        _, classes, *size = outputs["probs"]
+        sides = [classes, *images.shape[1:]]
+        if len(sides) != 4 or not all(isinstance(side, int) and side > 0 for side in sides):
+            raise InputError(f"it takes {images.shape} and returns {outputs['probs']}")
     about = session.get_modelmeta().custom_metadata_map
-    try:
-        said = {
-            name: json.loads(about[name]) for name in ("class_names", *READERS) if name in about
-        }
-        class_names, values = tuple(map(str, said.get("class_names") or ())), read_values(said)
+    with _refused(f"{path}: expected class_names, preprocess, ... as `export` writes them"):
+        known = {name: json.loads(about[name]) for name in ENTRIES if name in about}
+        class_names, values = tuple(map(str, known.get("class_names") or ())), read_values(known)
         if len(class_names) not in (0, classes):
             raise InputError(f"{classes} class names, got {len(class_names)}")
-    except Exception as error:  # forged values can raise anything
-        raise InputError(
-            f"{path}: expected class_names, preprocess, ... as `export` writes them: "
-            f"{first_line(error)}"
-        ) from None
+    size = images.shape[2:] if size else []  # of a segmenter, whose sides are not named twice
+    shapes = dict(zip(names, [[classes, *size]] * 2 + [size] * 2, strict=False))
     return Graph(
-        run,
+        partial(_run, session, path, shapes),
         tuple(images.shape[1:]),
         classes,
         class_names,
@@ -181,9 +153,35 @@ def open_graph(path: str | os.PathLike[str]) -> Graph:
         values["strangeness"],
         values["promise"],
         torch.uint8 if images.type == "tensor(uint8)" else torch.float32,
-        dense,
+        bool(size),
         about,
     )
+
+
+def _run(session: Any, path: Path, shapes: Mapping[str, list[int]], batch: Tensor) -> Outputs:
+    """Run a graph, and check that each output has the shape that it has for one image."""
+    with _refused(
+        f"{path} fails on images of shape {tuple(batch.shape)}: expected a graph that atta "
+        "exported, and enough memory; ONNX Runtime says"
+    ):
+        found = tuple(map(torch.from_numpy, session.run([*shapes], {"images": batch.numpy()})))
+    for each, (name, shape) in zip(found, shapes.items(), strict=True):
+        expected = (len(batch), *shape)
+        if each.shape != expected or not each.isfinite().all():
+            raise InputError(
+                f"{path} is damaged: expected {name} of shape {expected}, got shape "
+                f"{tuple(each.shape)}, or values that are not finite"
+            )
+    return found
+
+
+@contextmanager
+def _refused(sentence: str) -> Iterator[None]:
+    """Turn an error into one sentence: libraries and forged values raise any kind."""
+    try:
+        yield
+    except Exception as error:
+        raise InputError(f"{sentence}: {first_line(error)}") from error
 
 
 # ---- writing
