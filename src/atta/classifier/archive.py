@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import inf, prod
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +53,8 @@ PARTS = ("calibrator", "model", "before", "hedged", "statistics")
 PART = "atta.part"  # key in the header of a part, with its name
 _BY_CONTENT = re.compile(rf"classifier-({'|'.join(PARTS)})-[0-9a-f]{{12}}{re.escape(SUFFIX)}")
 Classifier = TypeVar("Classifier", bound="Archived")
+Parts: TypeAlias = Mapping[str, tuple[Mapping[str, Tensor], Mapping[str, str]]]
+"""Tensors that belong together and their text metadata, for each part."""
 AnyPath: TypeAlias = str | os.PathLike[str]
 READERS: Mapping[str, Callable[[Any], Any]] = {
     "preprocess": Preprocess.of,
@@ -221,11 +223,11 @@ class Archived(Answerer, nn.Module):
         """
         kept = self.kept
         known = {"calibrator": self.calibrator, "before": kept.before, "hedged": kept.hedged}
-        parts = {name: Part(one.state_dict(), one.header()) for name, one in known.items() if one}
+        parts = {name: (one.state_dict(), one.header()) for name, one in known.items() if one}
         if kept.second is not None:
-            parts["statistics"] = Part(statistics_of(kept.second), {})
+            parts["statistics"] = statistics_of(kept.second), {}
         if description.has_weights(self.model):
-            parts["model"] = Part(self.model.state_dict(), {})
+            parts["model"] = self.model.state_dict(), {}
         return write(path, self.about(), parts)
 
     @classmethod
@@ -271,7 +273,7 @@ class Archived(Answerer, nn.Module):
         cls: type[Classifier],
         path: AnyPath,
         about: Mapping[str, Any],
-        parts: Mapping[str, "Part"],
+        parts: Parts,
         model: object,
         views: Mapping[str, View] | None,
         device: str | torch.device | None,
@@ -279,8 +281,7 @@ class Archived(Answerer, nn.Module):
         """Build the classifier that a file describes."""
         calibrator = restore(*parts["calibrator"], path=path)
         shape, policy = _image_shape(about["image_shape"]), str(about["policy"])
-        values = read_values(about)
-        weights = parts["model"].tensors if "model" in parts else None
+        weights = parts["model"][0] if "model" in parts else None
         network = _network(about["model"], model, weights, path, shape, calibrator.classes)
         if weights is not None:
             network.to(getattr(torch, about["dtype"]))
@@ -288,12 +289,13 @@ class Archived(Answerer, nn.Module):
                 tensor.data = tensor.data.to(weights[name].dtype)  # a network may have several
             network.load_state_dict(weights)
         network = network.to(device)
+        values = read_values(about)
         # Older files lack some of these; `adapt`, `drift` and `predict_set` say what is missing.
-        others = {
-            name: restore(*parts[name], path=path) for name in ("before", "hedged") if name in parts
-        }
-        second = sharing(network, parts["statistics"].tensors) if "statistics" in parts else None
-        odds = _odds(about.get("odds") or (), calibrator.classes)
+        kept = {name: values.pop(name) for name in ("adapted", "held_out", "promise")}
+        for name in {"before", "hedged"} & parts.keys():
+            kept[name] = restore(*parts[name], path=path)
+        if "statistics" in parts:
+            kept["second"] = sharing(network, parts["statistics"][0])
         loaded = cls(
             network,
             calibrator,
@@ -301,15 +303,7 @@ class Archived(Answerer, nn.Module):
             image_shape=shape,
             class_names=tuple(about["class_names"]),
             conformity=values.pop("strangeness"),
-            kept=Kept(
-                hedged=others.get("hedged"),
-                before=others.get("before"),
-                adapted=values.pop("adapted"),
-                held_out=values.pop("held_out"),
-                promise=values.pop("promise"),
-                second=second,
-                odds=odds,
-            ),
+            kept=Kept(odds=_odds(about.get("odds") or (), calibrator.classes), **kept),
             **values,
         )
         loaded.check()
@@ -364,22 +358,10 @@ def _network(
 # ---- the format
 
 
-class Part(NamedTuple):
-    """Tensors that belong together, and their text metadata."""
-
-    tensors: Mapping[str, Tensor]
-    header: Mapping[str, str]
-
-
-def write(path: AnyPath, about: Mapping[str, Any], parts: Mapping[str, Part]) -> Path:
+def write(path: AnyPath, about: Mapping[str, Any], parts: Parts) -> Path:
     """Write a folder, or one file if the name ends in .safetensors, completely or not at all."""
-    path = named(path)
-    tensors = {
-        f"{name}.{key}": value.detach().cpu()
-        for name, part in parts.items()
-        for key, value in part.tensors.items()
-    }
-    headers = {name: dict(part.header) for name, part in parts.items()}
+    path, tensors = named(path), _joined(parts)
+    headers = {name: header for name, (_, header) in parts.items()}
     about = {"format": FORMAT, "format_version": FORMAT_VERSION, **about, "parts": headers}
     if path.suffix == SUFFIX:
         header = {"format": FORMAT, "about": _text(about, tensors)}
@@ -388,33 +370,37 @@ def write(path: AnyPath, about: Mapping[str, Any], parts: Mapping[str, Part]) ->
         raise InputError(f"expected a folder, or a file that ends in {SUFFIX}, got the file {path}")
     writing = alone if path.is_dir() else whole_folder
     with writing(path) as new:
-        _write_folder(new or path, about, tensors)
+        _write_folder(new or path, about, parts)
     return path
 
 
-def _write_folder(folder: Path, about: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
+def _write_folder(folder: Path, about: dict[str, Any], parts: Parts) -> None:
     """Write the parts, then classifier.json, and then remove the parts of the old classifier."""
     files, taken = list[str](), {}
-    for name, header in about["parts"].items():
-        part, file = _part(tensors, name), f"{name}{SUFFIX}"
+    for name, (tensors, header) in parts.items():
+        file = f"{name}{SUFFIX}"
         if (folder / file).exists():
-            file = f"classifier-{name}-{digest(header, buffers(part))[:12]}{SUFFIX}"
+            file = f"classifier-{name}-{digest(header, buffers(tensors))[:12]}{SUFFIX}"
             taken[name] = file
-        write_tensors(folder / file, part, {**header, PART: name}, sealed=name == "calibrator")
+        sealed = name == "calibrator"
+        write_tensors(folder / file, tensors, {**header, PART: name}, sealed=sealed)
         files.append(file)
     if taken:
         about = {**about, "files": taken}
     with whole_file(folder / ABOUT) as temporary:
-        temporary.write_text(_text(about, tensors) + "\n", encoding="utf-8")
+        temporary.write_text(_text(about, _joined(parts)) + "\n", encoding="utf-8")
     for path in list(folder.glob(f"*{SUFFIX}")):
         if path.name not in files and _is_part(path):
             path.unlink(missing_ok=True)
 
 
-def _part(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
-    """The tensors of one part."""
-    start = f"{name}."
-    return {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
+def _joined(parts: Parts) -> dict[str, Tensor]:
+    """The tensors of all parts, as one file has them."""
+    return {
+        f"{name}.{key}": tensor
+        for name, (tensors, _) in parts.items()
+        for key, tensor in tensors.items()
+    }
 
 
 def _is_part(path: Path) -> bool:
@@ -431,7 +417,7 @@ def _text(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     return json.dumps(sealed, indent=2, ensure_ascii=False)
 
 
-def read(path: AnyPath) -> tuple[dict[str, Any], dict[str, Part]]:
+def read(path: AnyPath) -> tuple[dict[str, Any], Parts]:
     """Read what `write` wrote, and refuse anything else."""
     path = named(path)
     if path.is_dir():
@@ -439,16 +425,18 @@ def read(path: AnyPath) -> tuple[dict[str, Any], dict[str, Part]]:
             found = ", ".join(sorted(file.name for file in path.iterdir())[:5]) or "nothing"
             raise InputError(f"{path} is not a classifier: expected {ABOUT} in it, found {found}")
         about = _parsed(path, (path / ABOUT).read_text(encoding="utf-8", errors="replace"))
-        tensors = {
-            f"{name}.{key}": value
-            for name, file in _files(path, about).items()
-            for key, value in read_tensors(path / file)[0].items()
-        }
+        each = {name: read_tensors(path / file) for name, file in _files(path, about).items()}
+        tensors = _joined(each)
     else:
-        text, tensors = _read_file(path)
-        about = _parsed(path, text)
+        tensors, header = _read_file(path)
+        about = _parsed(path, header.get("about", ""))
     check_digest(path, about.pop("digest", None), digest(about, buffers(tensors)))
-    return about, {n: Part(_part(tensors, n), header) for n, header in about["parts"].items()}
+    parts = {}
+    for name, header in about["parts"].items():
+        start = f"{name}."
+        keys = [key for key in tensors if key.startswith(start)]
+        parts[name] = {key.removeprefix(start): tensors[key] for key in keys}, header
+    return about, parts
 
 
 def _parsed(path: Path, text: str) -> dict[str, Any]:
@@ -457,10 +445,9 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
         about: dict[str, Any] = json.loads(text)
         json.dumps(about)  # refuses what is nested too deeply for the digest
         found, version, parts = about.get("format"), about["format_version"], about["parts"]
+        known = parts.keys() <= {*PARTS} and isinstance(about.get("files", {}), dict)
         words = [word for header in parts.values() for word in header.values()]
-        named_files = isinstance(about.get("files", {}), dict)
-        text_only = all(isinstance(word, str) for word in words)
-        known = parts.keys() <= {*PARTS} and named_files and text_only
+        known &= all(isinstance(word, str) for word in words)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         known = False
     if not known:
@@ -490,8 +477,8 @@ def _files(folder: Path, about: Mapping[str, Any]) -> dict[str, str]:
     return files
 
 
-def _read_file(path: Path) -> tuple[str, dict[str, Tensor]]:
-    """The description in a file, and its tensors."""
+def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the header of a file."""
     if not path.exists():
         raise InputError(f"there is no file or folder {path}")
     if path.suffix in (".onnx", ".pt2"):
@@ -510,4 +497,4 @@ def _read_file(path: Path) -> tuple[str, dict[str, Tensor]]:
     tensors, header = read_tensors(path)
     if (found := header.get("format")) != FORMAT:
         raise InputError(f"{path} is not a classifier: expected format {FORMAT!r}, got {found!r}")
-    return header.get("about", ""), tensors
+    return tensors, header

@@ -21,6 +21,8 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -137,7 +139,8 @@ def open_graph(path: str | os.PathLike[str]) -> Graph:
             raise InputError(f"it takes {images.shape} and returns {outputs['probs']}")
     about = session.get_modelmeta().custom_metadata_map
     with _refused(f"{path}: expected class_names, preprocess, ... as `export` writes them"):
-        known = {name: json.loads(about[name]) for name in ENTRIES if name in about}
+        entries = [name for name in ("class_names", *READERS) if name in about]
+        known = {name: json.loads(about[name]) for name in entries}
         class_names, values = tuple(map(str, known.get("class_names") or ())), read_values(known)
         if len(class_names) not in (0, classes):
             raise InputError(f"{classes} class names, got {len(class_names)}")
@@ -159,12 +162,13 @@ def open_graph(path: str | os.PathLike[str]) -> Graph:
 
 
 def _run(session: Any, path: Path, shapes: Mapping[str, list[int]], batch: Tensor) -> Outputs:
-    """Run a graph, and check that each output has the shape that it has for one image."""
+    """Run a graph, and check each output; `shapes` are those for one image."""
+    (images,) = session.get_inputs()
     with _refused(
         f"{path} fails on images of shape {tuple(batch.shape)}: expected a graph that atta "
         "exported, and enough memory; ONNX Runtime says"
     ):
-        found = tuple(map(torch.from_numpy, session.run([*shapes], {"images": batch.numpy()})))
+        found = tuple(map(torch.from_numpy, session.run([*shapes], {images.name: batch.numpy()})))
     for each, (name, shape) in zip(found, shapes.items(), strict=True):
         expected = (len(batch), *shape)
         if each.shape != expected or not each.isfinite().all():
@@ -177,11 +181,14 @@ def _run(session: Any, path: Path, shapes: Mapping[str, list[int]], batch: Tenso
 
 @contextmanager
 def _refused(sentence: str) -> Iterator[None]:
-    """Turn an error into one sentence: libraries and forged values raise any kind."""
+    """Turn an error into a sentence and its first cause: every library has its own exceptions."""
     try:
         yield
     except Exception as error:
-        raise InputError(f"{sentence}: {first_line(error)}") from error
+        first: BaseException = error
+        while first.__cause__ is not None and not isinstance(first, InputError):
+            first = first.__cause__
+        raise InputError(f"{sentence}: {first_line(first)}") from error
 
 
 # ---- writing
@@ -214,24 +221,24 @@ class Exportable(Archived):
             opset: ONNX opset; by default the exporter's.
             tolerance: Largest difference to this classifier.
         """
-        path, shape = Path(path), self.image_shape
+        path = Path(path)
         if pixels not in ("float32", "uint8"):
             raise InputError(f"pixels: expected 'float32' or 'uint8', got {pixels!r}")
         network = next((part for part in self.modules() if isinstance(part, OnnxModel)), None)
         _check(self.model, path, opset, network)
         here = self if self.device.type == "cpu" else copy.deepcopy(self).cpu()
         here.check()
-        module, dtype = _Graph(here), getattr(torch, pixels)
+        module, dtype = _Graph(here).eval(), getattr(torch, pixels)
         with torch.autocast("cpu", enabled=False), whole_file(path) as part:
             batch = torch.export.Dim("batch", min=1)
-            traced = (sample(TRACED, shape, dtype),)
+            traced = (sample(TRACED, self.image_shape, dtype),)
             with _exporter("torch.export"), torch.no_grad():
                 program = torch.export.export(module, traced, dynamic_shapes=({0: batch},))
             if path.suffix == ".pt2":
                 version, run = _write_torch(program, part, self._metadata(pixels))
             else:
                 version, run = _write_onnx(program, part, opset, self._metadata(pixels), network)
-            difference = _difference(module, run, shape, dtype)
+            difference = _difference(here, run, dtype)
             if not difference <= tolerance:
                 raise InputError(
                     f"the exported graph differs from the model by {difference:.2g}, expected at "
@@ -265,7 +272,6 @@ class _Graph(nn.Module):
     def __init__(self, classifier: Exportable) -> None:
         super().__init__()
         self.classifier = classifier
-        self.training = False
 
     def forward(self, images: Tensor) -> Outputs:
         return self.classifier.graph(images)
@@ -281,12 +287,6 @@ def _check(module: nn.Module, path: Path, opset: int | None, network: OnnxModel 
         raise InputError(
             f"expected a classifier in float32, got {dtype}: export classifier.float()"
         )
-    if network is not None:
-        _check_inlines(network, path.suffix)
-    elif any(isinstance(part, NumpyModel) for part in module.modules()):
-        raise InputError(
-            "expected a network of torch or ONNX: a function cannot become part of a graph"
-        )
     size = sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
     if path.suffix == ".onnx" and size > ONE_FILE:
         raise InputError(
@@ -296,6 +296,27 @@ def _check(module: nn.Module, path: Path, opset: int | None, network: OnnxModel 
         raise InputError(
             "opset: expected a version of ONNX's operators "
             f"from {OPSETS[0]} to {OPSETS[1]}, got {opset}"
+        )
+    if network is None:
+        if any(isinstance(part, NumpyModel) for part in module.modules()):
+            raise InputError(
+                "expected a network of torch or ONNX: a function cannot become part of a graph"
+            )
+        return
+    if path.suffix != ".onnx":
+        raise InputError(
+            "expected a file that ends in .onnx, because the network is an ONNX file, got "
+            f"{path.suffix}"
+        )
+    if isinstance(network.shape[0], int):
+        raise InputError(
+            "expected a network with a free batch size, because it takes several views at once, "
+            f"and {network.path.name} takes {network.shape[0]} at a time: export it with a dynamic "
+            "batch axis"
+        )
+    if network.dtype != "float32":
+        raise InputError(
+            f"expected a network in float32, got {network.dtype} in {network.path.name}"
         )
 
 
@@ -311,22 +332,16 @@ def sample(n: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 @contextmanager
 def _exporter(library: str) -> Iterator[None]:
-    """Silence an exporter, and turn its failure into one sentence: its first cause."""
+    """Silence an exporter, and turn its failure into one sentence."""
     logger = logging.getLogger(library)
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings(action="ignore"):
+        with (
+            warnings.catch_warnings(action="ignore"),
+            _refused(f"the model cannot be exported: {library} says"),
+        ):
             yield
-    except InputError:
-        raise
-    except Exception as error:  # every layer of an exporter has its own exceptions
-        first: BaseException = error
-        while first.__cause__ is not None:
-            first = first.__cause__
-        raise InputError(
-            f"the model cannot be exported: {library} says {first_line(first)}"
-        ) from error
     finally:
         logger.setLevel(level)
 
@@ -370,61 +385,37 @@ def _write_onnx(
             written.save(path, external_data=False)
         else:
             path.write_bytes(_inlined(written.model_proto, network).SerializeToString())
-    with _exporter("ONNX Runtime"):
-        return int(written.model.opset_imports[""]), open_graph(path).run
+    return int(written.model.opset_imports[""]), open_graph(path).run
 
 
 def _difference(
-    module: "_Graph", run: Callable[[Tensor], Outputs], shape: Sequence[int], dtype: torch.dtype
+    classifier: Exportable, run: Callable[[Tensor], Outputs], dtype: torch.dtype
 ) -> float:
-    """The largest difference between the module and its graph in any number of any output."""
-    promise = module.classifier.promise
-    worst = 0.0
+    """The largest difference between a classifier and its graph in any number of any output."""
+    gaps = []
     for n in BATCHES:
-        images = sample(n, shape, dtype)
+        images = sample(n, classifier.image_shape, dtype)
         with torch.no_grad():
-            expected = list(module(images))
-        try:
+            expected = list(classifier.graph(images))
+        # A graph may have a fixed batch size after all, or lack an operator.
+        with _refused(f"the exported graph fails on a batch of {n}"):
             found = run(images)
-        except Exception as error:  # a fixed batch size after all, or a missing operator
-            raise InputError(
-                f"the exported graph fails on a batch of {n}: {first_line(error)}"
-            ) from error
-        if promise is not None:  # the threshold cuts between numbers that rounding moves
+        if promise := classifier.promise:  # rounding moves numbers over its threshold
             expected[3] = promise.answered(found[2], found[0].argmax(dim=1))
         for one, other in zip(expected, found, strict=True):
-            same = one.shape == other.shape
-            gap = (one.double() - other.double()).abs().max().item() if same else float("inf")
-            worst = gap if gap != gap else max(worst, gap)
-    return worst
+            alike = one.shape == other.shape
+            gaps.append((one.double() - other.double()).abs().max().item() if alike else inf)
+    return torch.tensor(gaps, dtype=torch.float64).max().item()  # nan if any of them is
 
 
 # ---- an ONNX network inside the graph
 
 
-def _check_inlines(network: OnnxModel, ending: str) -> None:
-    """Refuse an ONNX network that cannot become part of a graph with this ending."""
-    if ending != ".onnx":
-        raise InputError(
-            f"expected a file that ends in .onnx, because the network is an ONNX file, got {ending}"
-        )
-    if isinstance(network.shape[0], int):
-        raise InputError(
-            "expected a network with a free batch size, because it takes several views at once, "
-            f"and {network.path.name} takes {network.shape[0]} at a time: export it with a dynamic "
-            "batch axis"
-        )
-    if network.dtype != "float32":
-        raise InputError(
-            f"expected a network in float32, got {network.dtype} in {network.path.name}"
-        )
-
-
 def _inlined(model: Any, network: OnnxModel) -> Any:
     """Replace the stand-in of the network in an ONNX model by the graph in its file."""
-    with require("onnx", "export to ONNX"):
-        import onnx
-        from onnx import inliner
+    import onnx
+    from onnx import inliner
+
     inner, (domain, name) = onnx.load(str(network.path)), STAND_IN.split("::")
     graph = inner.graph
     if graph.sparse_initializer:
