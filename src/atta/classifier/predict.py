@@ -35,7 +35,9 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from math import isnan, nan
+from operator import itemgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -67,8 +69,8 @@ GROUP = 10_000  # rows of a Parquet file written together
 FORMULA = re.compile(r"(?:^|(?<=[\r\n]))(?=[=+\-@\t\r\n])")
 """Where a formula begins in a spreadsheet: some programs read a new row after any line break."""
 ENDINGS = (".csv", ".jsonl", ".parquet")
-COLUMNS = ("file", "class", "confidence", "entropy", "confidence_before")
-"""The columns of an empty table."""
+EMPTY = {"file": "", "class": 0, "confidence": 0.0, "entropy": 0.0, "confidence_before": 0.0}
+"""The columns of an empty table, with a value of their kind."""
 UNSHOWN = ("passes", "score", "number", "largest", "changed")
 """What `described` says for the summary and not for the table."""
 SUMMED = ("confidence", "confidence_before", "answered", *UNSHOWN)
@@ -267,12 +269,14 @@ def identity(path: str | os.PathLike[str]) -> str:
 
 def _answer(classifier: Answerer, probs: bool, sets: ConformalSets | None, batch: Batch) -> Lines:
     """Return what is known of each image of a batch, in their order; `file` is its number."""
-    lines: dict[int, dict[str, Any]] = {row: {"error": why} for row, why in batch.faults.items()}
+    lines: Lines = [{"file": row, "error": why} for row, why in batch.faults.items()]
     if len(batch.positions):
         details = classifier.details(batch.pixels.to(classifier.device))
-        said = described(classifier, details, sets, probs=probs)
-        lines |= zip(batch.positions, said, strict=True)
-    return [{"file": row, **lines[row]} for row in sorted(lines)]
+        answers = zip(
+            batch.positions, described(classifier, details, sets, probs=probs), strict=True
+        )
+        lines += [{"file": row, **columns} for row, columns in answers]
+    return sorted(lines, key=itemgetter("file"))
 
 
 def described(
@@ -282,18 +286,18 @@ def described(
     p, base = details.probs.double().cpu(), details.base.double().cpu()
     reference, names = classifier.reference, classifier.names
     (largest, winner), number = p.max(dim=1), base.argmax(dim=1)
+    answered = None if details.answered is None else details.answered.cpu()
     columns: dict[str, Any] = {
         "class": [names[j] for j in winner.tolist()],
         "confidence": details.confidence.double(),
         "entropy": torch.special.entr(p).sum(dim=1),
         "confidence_before": base.amax(dim=1),
     }
-    score, answered = None, None if details.answered is None else details.answered.cpu()
+    score = None
     if reference is not None:
         score = shift.scores(base.clamp_min(TINY).log(), reference.temperature)
         columns["ood"] = shift.unlike(reference, score)
-    if answered is not None:
-        columns["answered"] = answered
+    columns["answered"] = answered
     if sets:
         ranked = p.argsort(dim=1, descending=True, stable=True).tolist()  # the likeliest first
         columns["set"] = [
@@ -305,9 +309,12 @@ def described(
         columns |= {f"p_{name}": p[:, j] for j, name in enumerate(each)}
     unshown = details.passes, score, number, largest, winner != number
     columns |= zip(UNSHOWN, unshown, strict=True)
-    nothing = [None] * len(p)
-    values = [x.tolist() if isinstance(x, Tensor) else x or nothing for x in columns.values()]
-    return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]
+    known = {
+        name: column.tolist() if isinstance(column, Tensor) else column
+        for name, column in columns.items()
+        if column is not None
+    }
+    return [dict(zip(known, row, strict=True)) for row in zip(*known.values(), strict=True)]
 
 
 # ---- going on, and the table ---------------------------------------------------------------------
@@ -324,7 +331,6 @@ class Log:
         content = json.dumps(value) + "\n"
         self.seal = content_hash([self.seal, content], "blake2b")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a", encoding="ascii", newline="") as file:
                 file.write(f"{self.seal} {content}")
         except OSError as error:
@@ -382,18 +388,16 @@ def _resumed(log: Log, run: Mapping[str, Any], total: int) -> int:
 
 def _finish(log: Log, output: Path, total: int, classifier: Answerer) -> Predicted:
     """Write the table from the finished batches, remove them, and summarise the table."""
-    unreadable, seen, count = dict[str, str](), array("d"), 0
+    unreadable, seen = dict[str, str](), array("d")
 
     def rows() -> Iterator[Mapping[str, Any]]:
-        nonlocal count
-        for lines in islice(log.read(), 1, None):
-            count += len(lines)
-            for line in lines:
-                if "error" in line:
-                    unreadable[line["file"]] = line["error"]
-                    continue
-                known = map(line.get, SUMMED)
-                seen.extend(nan if value is None else value for value in known)
+        count = 0
+        lines = chain.from_iterable(islice(log.read(), 1, None))
+        for count, line in enumerate(lines, start=1):  # noqa: B007
+            if "error" in line:
+                unreadable[line["file"]] = line["error"]
+            else:
+                seen.extend(nan if line.get(name) is None else line[name] for name in SUMMED)
                 yield {name: value for name, value in line.items() if name not in UNSHOWN}
         if count != total:
             raise InputError(
@@ -440,42 +444,30 @@ def write_table(path: Path, lines: Iterable[Mapping[str, Any]], *, ending: str) 
     """Write rows: text (`file`, `set`), name or number (`class`), boolean (`answered`), numbers."""
     made = ({readable(name): _cell(value) for name, value in line.items()} for line in lines)
     first = next(made, None)
-    columns = COLUMNS if first is None else list(first)
-    rows = chain(() if first is None else [first], made)
+    example, rows = first or EMPTY, chain([] if first is None else [first], made)
     if ending == ".parquet":
-        _write_parquet(path, columns, rows)
+        arrow, parquet = _arrow()
+        schema = arrow.Table.from_pylist([example]).schema
+        with parquet.ParquetWriter(path, schema) as writer:
+            while group := list(islice(rows, GROUP)):
+                writer.write_table(arrow.Table.from_pylist(group, schema))
         return
     with path.open("w", encoding="utf-8", newline="") as file:
         if ending == ".jsonl":
             file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
             return
-        for cells in chain([columns], (row.values() for row in rows)):
-            safe = [FORMULA.sub("'", cell) if isinstance(cell, str) else cell for cell in cells]
-            # Python 3.11 does not quote a carriage return of itself.
-            broken = any("\r" in cell for cell in safe if isinstance(cell, str))
-            how: Any = {"quoting": csv.QUOTE_ALL if broken else csv.QUOTE_MINIMAL}
-            csv.writer(file, lineterminator="\n", **how).writerow(safe)
+        # Python 3.11 quotes a carriage return only if lines end in one.
+        ended = SimpleNamespace(write=lambda line: file.write(line.removesuffix("\r\n") + "\n"))
+        for cells in chain([example], (row.values() for row in rows)):
+            csv.writer(ended).writerow(
+                FORMULA.sub("'", cell) if isinstance(cell, str) else cell for cell in cells
+            )
 
 
 def _cell(value: Any) -> Any:
     """Return a set of classes as text, and all text so that it can be printed."""
     value = "|".join(map(str, value)) if isinstance(value, list) else value
     return readable(value) if isinstance(value, str) else value
-
-
-def _write_parquet(path: Path, columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> None:
-    arrow, parquet = _arrow()
-    rows = iter(rows)
-    group = list(islice(rows, GROUP))
-    known = {"file": arrow.string(), "set": arrow.string(), "answered": arrow.bool_()}
-    known["class"] = (
-        arrow.string() if group and isinstance(group[0]["class"], str) else arrow.int64()
-    )
-    schema = arrow.schema([(each, known.get(each, arrow.float64())) for each in columns])
-    with parquet.ParquetWriter(path, schema) as writer:
-        while group:
-            writer.write_table(arrow.Table.from_pylist(group, schema=schema))
-            group = list(islice(rows, GROUP))
 
 
 def _arrow() -> tuple[Any, Any]:

@@ -158,8 +158,9 @@ class Explainer:
             return self._mapped(pixels, self.classifier.answered_map(pixels))
         details = self.classifier.details(pixels[None].to(self.classifier.device))
         (said,) = described(self.classifier, details, self._sets)
-        score, number, largest, _ = (said.pop(name) for name in UNSHOWN[1:])
+        score, number, largest, _ = (said.pop(name, None) for name in UNSHOWN[1:])
         self.stream(tab).add(score, largest, number)
+        said.setdefault("passes", None)
         said["top"] = self._top(details.probs[0])
         said["warning"] = WARNING if said.get("ood", 0.0) >= UNUSUAL else None
         if self.views:
