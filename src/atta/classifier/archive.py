@@ -70,8 +70,8 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
 
 def read_values(about: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that a description has, each checked, and None for the others."""
-    given = {name: about.get(name) for name in READERS}
-    return {name: None if one is None else READERS[name](one) for name, one in given.items()}
+    known = {name for name in READERS if about.get(name) is not None}
+    return {name: read(about[name]) if name in known else None for name, read in READERS.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +195,7 @@ class Archived(Answerer, nn.Module):
             "dtype": str(dtype_of(self.model)).removeprefix("torch."),
             "preprocess": self.preprocess and self.preprocess.about(),
             "model": description.describe(self.model),
-            **{name: None if one is None else asdict(one) for name, one in values.items()},
+            **{name: one and asdict(one) for name, one in values.items()},
             "odds": self.kept.odds,
         }
         plain: dict[str, Any] = json.loads(json.dumps(about))

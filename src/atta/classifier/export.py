@@ -20,7 +20,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -57,8 +57,7 @@ Outputs: TypeAlias = tuple[Tensor, ...]
 class Graph(Answerer):
     """A graph that runs on the CPU, and answers as the classifier that it was exported from.
 
-    `dense` says that it answers every pixel: a segmenter. `about` is the metadata of the file:
-    preprocess, class_names, policy, mean_passes, ...
+    `dense` says that it answers every pixel: a segmenter.
     """
 
     run: Callable[[Tensor], Outputs]
@@ -71,7 +70,6 @@ class Graph(Answerer):
     promise: Promise | None = None
     dtype: torch.dtype = torch.float32
     dense: bool = False
-    about: Mapping[str, str] = field(default_factory=dict)
 
     any_size = False
     device = torch.device("cpu")
@@ -157,7 +155,6 @@ def open_graph(path: str | os.PathLike[str]) -> Graph:
         values["promise"],
         torch.uint8 if images.type == "tensor(uint8)" else torch.float32,
         bool(size),
-        about,
     )
 
 
@@ -249,9 +246,9 @@ class Exportable(Archived):
     def _metadata(self, pixels: str) -> dict[str, str]:
         """Return metadata for the graph: what a program that runs it has to know."""
         values = "bytes" if pixels == "uint8" else "floats in [0, 1]"
-        known = ["preprocess", "reference", "promise"] + ["strangeness"] * (
-            not self.answers_otherwise
-        )
+        known = ["preprocess", "reference", "promise"]
+        if not self.answers_otherwise:
+            known.append("strangeness")
         about, cropped = self.about(), "cropped"
         if sheet := sheet_of(self.preprocess):
             tops = {named((term,)): places for term, places in sheet.places.items()}

@@ -241,10 +241,10 @@ def open_predictor(
     if path.suffix not in SUFFIXES:
         classifier = CalibratedClassifier.load(path, model, device=device)
         classifier = classifier.adapt(list(adapt_to)) if adapt_to else classifier
-        classifier = classifier if classes is None else classifier.told(classes)
-        return classifier if risk is None else classifier.at_risk(risk)
-    other = (model, None if device == "cpu" else device, risk, classes)
-    if adapt_to or any(value is not None for value in other):
+        classifier = classifier.told(classes) if classes is not None else classifier
+        return classifier.at_risk(risk) if risk is not None else classifier
+    changed = adapt_to or any(each is not None for each in (model, risk, classes))
+    if changed or device not in (None, "cpu"):
         raise InputError(
             f"{path.name} is a graph, which has its network inside, runs on the CPU and answers as "
             "it was exported: adapt the classifier, or state its risk or its classes, and export "
@@ -286,18 +286,18 @@ def described(
     p, base = details.probs.double().cpu(), details.base.double().cpu()
     reference, names = classifier.reference, classifier.names
     (largest, winner), number = p.max(dim=1), base.argmax(dim=1)
-    answered = None if details.answered is None else details.answered.cpu()
     columns: dict[str, Any] = {
         "class": [names[j] for j in winner.tolist()],
         "confidence": details.confidence.double(),
         "entropy": torch.special.entr(p).sum(dim=1),
         "confidence_before": base.amax(dim=1),
     }
-    score = None
+    score, answered = None, details.answered
     if reference is not None:
         score = shift.scores(base.clamp_min(TINY).log(), reference.temperature)
         columns["ood"] = shift.unlike(reference, score)
-    columns["answered"] = answered
+    if answered is not None:
+        columns["answered"] = answered = answered.cpu()
     if sets:
         ranked = p.argsort(dim=1, descending=True, stable=True).tolist()  # the likeliest first
         columns["set"] = [
@@ -309,12 +309,9 @@ def described(
         columns |= {f"p_{name}": p[:, j] for j, name in enumerate(each)}
     unshown = details.passes, score, number, largest, winner != number
     columns |= zip(UNSHOWN, unshown, strict=True)
-    known = {
-        name: column.tolist() if isinstance(column, Tensor) else column
-        for name, column in columns.items()
-        if column is not None
-    }
-    return [dict(zip(known, row, strict=True)) for row in zip(*known.values(), strict=True)]
+    known = {name: column for name, column in columns.items() if column is not None}
+    values = [x.tolist() if isinstance(x, Tensor) else x for x in known.values()]
+    return [dict(zip(known, row, strict=True)) for row in zip(*values, strict=True)]
 
 
 # ---- going on, and the table ---------------------------------------------------------------------
@@ -364,7 +361,7 @@ def _resumed(log: Log, run: Mapping[str, Any], total: int) -> int:
     path = log.path
     length = path.stat().st_size if path.is_file() else 0
     batches = log.read() if length else iter(())
-    if (begun := next(batches, None)) is not None:
+    if begun := next(batches, None):
         if begun != run:
             key = next(key for key in run if begun.get(key) != run[key])
             raise InputError(
@@ -392,11 +389,12 @@ def _finish(log: Log, output: Path, total: int, classifier: Answerer) -> Predict
 
     def rows() -> Iterator[Mapping[str, Any]]:
         count = 0
-        lines = chain.from_iterable(islice(log.read(), 1, None))
-        for count, line in enumerate(lines, start=1):  # noqa: B007
-            if "error" in line:
-                unreadable[line["file"]] = line["error"]
-            else:
+        for lines in islice(log.read(), 1, None):
+            count += len(lines)
+            for line in lines:
+                if "error" in line:
+                    unreadable[line["file"]] = line["error"]
+                    continue
                 seen.extend(nan if line.get(name) is None else line[name] for name in SUMMED)
                 yield {name: value for name, value in line.items() if name not in UNSHOWN}
         if count != total:

@@ -146,11 +146,11 @@ class Explainer:
     def read(self, data: bytes, decoder: Callable[..., Tensor] = SENT) -> Tensor:
         """Decode bytes that were sent to the shape that is answered."""
         where, classifier = "this file", self.classifier
+        preprocess = None if classifier.any_size else classifier.preprocess
+        pixels = decoder(data, self._mode, preprocess, where)
         if classifier.any_size:
-            return decoder(data, self._mode, None, where)
-        pixels = decoder(data, self._mode, classifier.preprocess, where)
-        shape = classifier.image_shape
-        return check_pixels(pixels[None], shape, classifier.preprocess, where)[0]
+            return pixels
+        return check_pixels(pixels[None], classifier.image_shape, preprocess, where)[0]
 
     def answer(self, pixels: Tensor, tab: str = "") -> dict[str, Any]:
         """Answer the decoded pixels of one image of a client."""
@@ -253,14 +253,10 @@ class Decoder:
 
     It is called as `decode`. The process starts with the first image or with `start`, ends with
     `close` or with this process, and is replaced after an image that ended it.
-
-    Args:
-        seconds: Time of one image.
-        memory: Bytes that decoding may allocate, where the system has such limits.
     """
 
-    def __init__(self, seconds: float = DECODING, memory: int = MEMORY) -> None:
-        self.seconds, self.memory = seconds, memory
+    def __init__(self) -> None:
+        self.seconds, self.memory = DECODING, MEMORY  # of one image, where there are such limits
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
@@ -560,18 +556,18 @@ async def sent(
         raise HTTPException(400, "the connection ended before the image did") from None
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    known = error if isinstance(error, HTTPException) else HTTPException(422, str(error))
+async def _sentence(request: Request, error: Exception) -> Response:
+    """Answer an error; Starlette also raises one of another kind, for the terminal."""
+    why = "this image could not be answered; the terminal of `atta serve` says why"
+    known = HTTPException(500, why)
+    if isinstance(error, InputError):
+        known = HTTPException(422, str(error))
+    elif isinstance(error, HTTPException):
+        known = error
     return JSONResponse({"error": known.detail}, known.status_code, known.headers)
 
 
-async def _failed(request: Request, error: Exception) -> Response:
-    """Starlette also raises the error, so that the terminal shows it."""
-    sentence = "this image could not be answered; the terminal of `atta serve` says why"
-    return JSONResponse({"error": sentence}, 500)
-
-
-SENTENCES: Any = {HTTPException: _refused, InputError: _refused, Exception: _failed}
+SENTENCES: Any = dict.fromkeys((HTTPException, InputError, Exception), _sentence)
 """Handlers that answer an error with {"error": a sentence}."""
 
 
