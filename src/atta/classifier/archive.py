@@ -56,22 +56,25 @@ Classifier = TypeVar("Classifier", bound="Archived")
 Parts: TypeAlias = Mapping[str, tuple[Mapping[str, Tensor], Mapping[str, str]]]
 """Tensors that belong together and their text metadata, for each part."""
 AnyPath: TypeAlias = str | os.PathLike[str]
-READERS: Mapping[str, Callable[[Any], Any]] = {
+Readers: TypeAlias = Mapping[str, Callable[[Any], Any]]
+"""What makes a value of its description in a file, by its name there."""
+READERS: Readers = {
     "preprocess": Preprocess.of,
     "summary": Summary.read,
     "reference": Reference.read,
     "strangeness": ConformityScores.read,
+}
+KEPT: Readers = {
     "adapted": lambda about: Adaptation(**about),
     "held_out": HeldOut.read,
     "promise": Promise.read,
 }
-"""What makes a value of its description in a file; `strangeness` are the conformity scores."""
 
 
-def read_values(about: Mapping[str, Any]) -> dict[str, Any]:
+def read_values(about: Mapping[str, Any], readers: Readers) -> dict[str, Any]:
     """Return the values that a description has, each checked, and None for the others."""
-    known = {name for name in READERS if about.get(name) is not None}
-    return {name: read(about[name]) if name in known else None for name, read in READERS.items()}
+    known = {name for name in readers if about.get(name) is not None}
+    return {name: read(about[name]) if name in known else None for name, read in readers.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,54 +263,27 @@ class Archived(Answerer, nn.Module):
                 from atta.classifier.segmenter import CalibratedSegmenter  # one of these
 
                 cls = CalibratedSegmenter  # type: ignore[assignment]
-            return cls._restored(path, about, parts, model, views, device)
+            calibrator = restore(*parts["calibrator"], path=path)
+            shape, policy = _image_shape(about["image_shape"]), str(about["policy"])
+            network = _network(path, about, parts, model, shape, calibrator.classes).to(device)
+            values = read_values(about, READERS)
+            loaded = cls(
+                network,
+                calibrator,
+                Policy.parse(policy, views=views) if policy else Policy(()),
+                image_shape=shape,
+                class_names=tuple(about["class_names"]),
+                conformity=values.pop("strangeness"),
+                kept=_kept(path, about, parts, network, calibrator.classes),
+                **values,
+            )
+            loaded.check()
+            return loaded
         except InputError:
             raise
         except Exception as error:  # forged values can raise anything, anywhere below
-            raise InputError(
-                f"{path} is damaged: {type(error).__name__} {first_line(error)}"
-            ) from error
-
-    @classmethod
-    def _restored(
-        cls: type[Classifier],
-        path: AnyPath,
-        about: Mapping[str, Any],
-        parts: Parts,
-        model: object,
-        views: Mapping[str, View] | None,
-        device: str | torch.device | None,
-    ) -> Classifier:
-        """Build the classifier that a file describes."""
-        calibrator = restore(*parts["calibrator"], path=path)
-        shape, policy = _image_shape(about["image_shape"]), str(about["policy"])
-        weights = parts["model"][0] if "model" in parts else None
-        network = _network(about["model"], model, weights, path, shape, calibrator.classes)
-        if weights is not None:
-            network.to(getattr(torch, about["dtype"]))
-            for name, tensor in network.state_dict(keep_vars=True).items():
-                tensor.data = tensor.data.to(weights[name].dtype)  # a network may have several
-            network.load_state_dict(weights)
-        network = network.to(device)
-        values = read_values(about)
-        # Older files lack some of these; `adapt`, `drift` and `predict_set` say what is missing.
-        kept = {name: values.pop(name) for name in ("adapted", "held_out", "promise")}
-        for name in {"before", "hedged"} & parts.keys():
-            kept[name] = restore(*parts[name], path=path)
-        if "statistics" in parts:
-            kept["second"] = sharing(network, parts["statistics"][0])
-        loaded = cls(
-            network,
-            calibrator,
-            Policy.parse(policy, views=views) if policy else Policy(()),
-            image_shape=shape,
-            class_names=tuple(about["class_names"]),
-            conformity=values.pop("strangeness"),
-            kept=Kept(odds=_odds(about.get("odds") or (), calibrator.classes), **kept),
-            **values,
-        )
-        loaded.check()
-        return loaded
+            why = f"{type(error).__name__} {first_line(error)}"
+            raise InputError(f"{path} is damaged: {why}") from error
 
 
 def _image_shape(shape: Any) -> tuple[int, ...]:
@@ -322,37 +298,51 @@ def _image_shape(shape: Any) -> tuple[int, ...]:
     return tuple(sides)
 
 
-def _odds(given: Any, classes: int) -> tuple[float, ...]:
-    """Check that a file has one factor per class, or none."""
-    odds = tuple(map(float, given))
-    if odds and not (len(odds) == classes and all(0 <= one < inf for one in odds) and any(odds)):
-        raise InputError(f"odds: expected one number ≥ 0 for each of {classes} classes")
-    return odds
-
-
 def _network(
-    about: Mapping[str, Any],
-    model: object,
-    weights: Mapping[str, Tensor] | None,
     path: AnyPath,
+    about: Mapping[str, Any],
+    parts: Parts,
+    model: object,
     shape: tuple[int, ...],
     classes: int,
 ) -> nn.Module:
-    """Build the described network, or adapt the given one, if the weights fit it."""
+    """Build the described network, or adapt the given one, if the weights of the file fit it."""
+    said, weights = about["model"], parts["model"][0] if "model" in parts else None
     if model is None:
         with torch.device("meta"):  # shapes alone: forged sizes must not fill the memory
-            tried = description.build(about)
+            network = description.build(said)
     else:
-        tried = description.build(about, model)
-        check_takes(tried, shape, classes)
+        network = description.build(said, model)
+        check_takes(network, shape, classes)
     if weights is not None:
-        check_weights(tried, weights, path)
-    elif description.says_weights(about) and description.has_weights(tried):
+        check_weights(network, weights, path)
+    elif description.says_weights(said) and description.has_weights(network):
         raise InputError(
             f"{path} is not complete: expected the weights of its network, found none; "
             "save it again"
         )
-    return tried if model is not None else description.build(about)
+    network = description.build(said) if model is None else network
+    if weights is not None:
+        network.to(getattr(torch, about["dtype"]))
+        for name, tensor in network.state_dict(keep_vars=True).items():
+            tensor.data = tensor.data.to(weights[name].dtype)  # a network may have several
+        network.load_state_dict(weights)
+    return network
+
+
+def _kept(
+    path: AnyPath, about: Mapping[str, Any], parts: Parts, network: nn.Module, classes: int
+) -> Kept:
+    """Read what older files lack in part; `adapt`, `drift`, `predict_set` say what is missing."""
+    odds = tuple(map(float, about.get("odds") or ()))
+    if odds and not (len(odds) == classes and all(0 <= one < inf for one in odds) and any(odds)):
+        raise InputError(f"odds: expected one number ≥ 0 for each of {classes} classes")
+    values = read_values(about, KEPT)
+    for name in {"before", "hedged"} & parts.keys():
+        values[name] = restore(*parts[name], path=path)
+    if "statistics" in parts:
+        values["second"] = sharing(network, parts["statistics"][0])
+    return Kept(odds=odds, **values)
 
 
 # ---- the format

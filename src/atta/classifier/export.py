@@ -16,7 +16,6 @@ import copy
 import io
 import json
 import logging
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,7 +33,7 @@ from atta._base.files import whole_file
 from atta.calibrators.conformal import ConformityScores
 from atta.calibrators.risk import Promise
 from atta.calibrators.shift import Reference
-from atta.classifier.archive import READERS, Answerer, Archived, read_values
+from atta.classifier.archive import KEPT, READERS, Answerer, AnyPath, Archived, read_values
 from atta.classifier.estimator import Details
 from atta.data.photographs import named
 from atta.data.preprocess import Preprocess, sheet_of
@@ -51,6 +50,7 @@ TRACED = 2  # images to trace with: a batch of one would become a constant
 OPSETS = (7, 99)  # versions that converters may accept; torch says which it can write
 ONE_FILE = 2_000_000_000  # bytes; protobuf ends at 2 GiB
 Outputs: TypeAlias = tuple[Tensor, ...]
+Run: TypeAlias = Callable[[Tensor], Outputs]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Graph(Answerer):
     `dense` says that it answers every pixel: a segmenter.
     """
 
-    run: Callable[[Tensor], Outputs]
+    run: Run
     image_shape: tuple[int, ...]
     classes: int
     class_names: tuple[str, ...] = ()
@@ -111,7 +111,7 @@ class Exported:
 # ---- reading
 
 
-def open_graph(path: str | os.PathLike[str]) -> Graph:
+def open_graph(path: AnyPath) -> Graph:
     """Open an ONNX graph that `CalibratedClassifier.export` wrote."""
     path = Path(path)
     if path.suffix == ".pt2":
@@ -137,9 +137,10 @@ def open_graph(path: str | os.PathLike[str]) -> Graph:
             raise InputError(f"it takes {images.shape} and returns {outputs['probs']}")
     about = session.get_modelmeta().custom_metadata_map
     with _refused(f"{path}: expected class_names, preprocess, ... as `export` writes them"):
-        entries = [name for name in ("class_names", *READERS) if name in about]
+        entries = [name for name in ("class_names", *READERS, *KEPT) if name in about]
         known = {name: json.loads(about[name]) for name in entries}
-        class_names, values = tuple(map(str, known.get("class_names") or ())), read_values(known)
+        values = read_values(known, {**READERS, **KEPT})
+        class_names = tuple(map(str, known.get("class_names") or ()))
         if len(class_names) not in (0, classes):
             raise InputError(f"{classes} class names, got {len(class_names)}")
     size = images.shape[2:] if size else []  # of a segmenter, whose sides are not named twice
@@ -200,7 +201,7 @@ class Exportable(Archived):
 
     def export(
         self,
-        path: str | os.PathLike[str],
+        path: AnyPath,
         *,
         pixels: str = "float32",
         opset: int | None = None,
@@ -345,7 +346,7 @@ def _exporter(library: str) -> Iterator[None]:
 
 def _write_torch(
     program: torch.export.ExportedProgram, path: Path, about: Mapping[str, str]
-) -> tuple[None, Callable[[Tensor], Outputs]]:
+) -> tuple[None, Run]:
     """Write the program and load it again."""
     with _exporter("torch.export"):
         content = io.BytesIO()  # given a file, torch ends the process when the disk is full
@@ -361,7 +362,7 @@ def _write_onnx(
     opset: int | None,
     about: Mapping[str, str],
     network: OnnxModel | None,
-) -> tuple[int, Callable[[Tensor], Outputs]]:
+) -> tuple[int, Run]:
     """Write the program as ONNX and load it again; return its opset."""
     with require("onnx", "export to ONNX"):
         import onnxscript  # noqa: F401
@@ -385,9 +386,7 @@ def _write_onnx(
     return int(written.model.opset_imports[""]), open_graph(path).run
 
 
-def _difference(
-    classifier: Exportable, run: Callable[[Tensor], Outputs], dtype: torch.dtype
-) -> float:
+def _difference(classifier: Exportable, run: Run, dtype: torch.dtype) -> float:
     """The largest difference between a classifier and its graph in any number of any output."""
     gaps = []
     for n in BATCHES:

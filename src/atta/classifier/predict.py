@@ -51,7 +51,7 @@ from atta.calibrators import shift
 from atta.calibrators.conformal import ConformalSets
 from atta.calibrators.risk import Promise
 from atta.classifier.adapt import Drift
-from atta.classifier.archive import ABOUT
+from atta.classifier.archive import ABOUT, AnyPath
 from atta.classifier.classifier import CalibratedClassifier
 from atta.classifier.estimator import Details
 from atta.classifier.export import SUFFIXES, Graph, open_graph
@@ -77,8 +77,8 @@ SUMMED = ("confidence", "confidence_before", "answered", *UNSHOWN)
 TINY = 1e-38  # stands for a probability that was rounded to zero
 Answerer: TypeAlias = CalibratedClassifier | Graph
 """What answers images: a classifier, a segmenter or a graph."""
-Lines: TypeAlias = list[dict[str, Any]]
-"""What is known of each image of a batch: its file, and its columns or an error."""
+Line: TypeAlias = dict[str, Any]
+"""What is known of an image: its file, and its columns or an error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,7 @@ def told(drift: Drift, promise: Promise | None) -> str:
 def predict(
     classifier: Answerer,
     files: Sequence[Place],
-    output: str | os.PathLike[str],
+    output: AnyPath,
     *,
     made_by: str = "",
     probs: bool = False,
@@ -179,10 +179,10 @@ def _answered(
     classifier: Answerer,
     files: Sequence[Place],
     batches: Iterable[Positions],
-    answer: Callable[[Batch], Lines],
+    answer: Callable[[Batch], list[Line]],
     engine: str | None,
     actors: int | None,
-) -> Iterator[Lines]:
+) -> Iterator[list[Line]]:
     """Read and answer batches of files, here or on a cluster."""
     images = files_of_images(files, None if engine is None else Path.cwd())
     shape = classifier.image_shape
@@ -196,7 +196,7 @@ def _answered(
 
 def _mapped(
     segmenter: CalibratedSegmenter, files: Sequence[Place], folder: Path, done: int
-) -> Iterator[Lines]:
+) -> Iterator[list[Line]]:
     """Write the maps of one file after the other, and yield its line."""
     for row, name in islice(enumerate(names_of(files)), done, None):
         try:
@@ -219,7 +219,7 @@ def beside(output: Path) -> Path:
 
 
 def open_predictor(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     model: object = None,
     *,
     device: str | None = None,
@@ -259,7 +259,7 @@ def open_predictor(
     return graph
 
 
-def identity(path: str | os.PathLike[str]) -> str:
+def identity(path: AnyPath) -> str:
     """Hash the file of a classifier or graph; of a folder, its description, which has a hash."""
     return file_hash(Path(path) / ABOUT if Path(path).is_dir() else path)
 
@@ -267,9 +267,11 @@ def identity(path: str | os.PathLike[str]) -> str:
 # ---- one batch -----------------------------------------------------------------------------------
 
 
-def _answer(classifier: Answerer, probs: bool, sets: ConformalSets | None, batch: Batch) -> Lines:
+def _answer(
+    classifier: Answerer, probs: bool, sets: ConformalSets | None, batch: Batch
+) -> list[Line]:
     """Return what is known of each image of a batch, in their order; `file` is its number."""
-    lines: Lines = [{"file": row, "error": why} for row, why in batch.faults.items()]
+    lines: list[Line] = [{"file": row, "error": why} for row, why in batch.faults.items()]
     if len(batch.positions):
         details = classifier.details(batch.pixels.to(classifier.device))
         answers = zip(
@@ -281,12 +283,12 @@ def _answer(classifier: Answerer, probs: bool, sets: ConformalSets | None, batch
 
 def described(
     classifier: Answerer, details: Details, sets: ConformalSets | None, *, probs: bool = False
-) -> Lines:
+) -> list[Line]:
     """Return the columns of each image in their order, `set` as a list, and UNSHOWN ones."""
     p, base = details.probs.double().cpu(), details.base.double().cpu()
     reference, names = classifier.reference, classifier.names
     (largest, winner), number = p.max(dim=1), base.argmax(dim=1)
-    columns: dict[str, Any] = {
+    columns: Line = {
         "class": [names[j] for j in winner.tolist()],
         "confidence": details.confidence.double(),
         "entropy": torch.special.entr(p).sum(dim=1),

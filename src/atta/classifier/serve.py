@@ -70,7 +70,7 @@ from atta.classifier.adapt import Drift
 from atta.classifier.estimator import Details
 from atta.classifier.export import Graph
 from atta.classifier.label_maps import described_map, pictures
-from atta.classifier.predict import UNSHOWN, Answerer, described, told
+from atta.classifier.predict import UNSHOWN, Answerer, Line, described, told
 from atta.classifier.segmenter import CalibratedSegmenter, Maps
 from atta.data.image_set import data_uri, decode, mode_of
 from atta.data.preprocess import sheet_of
@@ -139,7 +139,7 @@ class Explainer:
         self._sets = None if coverage is None else classifier.conformal(coverage)
         self.stream = lru_cache(TABS)(lambda tab: Stream(classifier.reference))
 
-    def __call__(self, data: bytes) -> dict[str, Any]:
+    def __call__(self, data: bytes) -> Line:
         """Answer one image, or raise `InputError` with the reason why it cannot be answered."""
         return self.answer(self.read(data))
 
@@ -152,7 +152,7 @@ class Explainer:
             return pixels
         return check_pixels(pixels[None], classifier.image_shape, preprocess, where)[0]
 
-    def answer(self, pixels: Tensor, tab: str = "") -> dict[str, Any]:
+    def answer(self, pixels: Tensor, tab: str = "") -> Line:
         """Answer the decoded pixels of one image of a client."""
         if isinstance(self.classifier, CalibratedSegmenter):
             return self._mapped(pixels, self.classifier.answered_map(pixels))
@@ -167,7 +167,7 @@ class Explainer:
             said["views"] = list(self._shown(pixels[None], details))
         return said
 
-    def _top(self, probs: Tensor) -> list[dict[str, Any]]:
+    def _top(self, probs: Tensor) -> list[Line]:
         """The most likely classes, or those of most pixels."""
         best, order = probs.double().sort(descending=True, stable=True)
         return [
@@ -175,7 +175,7 @@ class Explainer:
             for j, p in zip(order[:TOP].tolist(), best[:TOP].tolist(), strict=True)
         ]
 
-    def _mapped(self, pixels: Tensor, maps: Maps) -> dict[str, Any]:
+    def _mapped(self, pixels: Tensor, maps: Maps) -> Line:
         """Answer the pixels of one image: four pictures, with the mean confidence."""
         classes = len(self._names)
         said = described_map(maps, classes)
@@ -192,7 +192,7 @@ class Explainer:
         """Compare the last images of a client with the validation images, if there are enough."""
         return self.stream(tab).drift()
 
-    def _shown(self, images: Tensor, details: Details) -> Iterator[dict[str, Any]]:
+    def _shown(self, images: Tensor, details: Details) -> Iterator[Line]:
         """The image and its views, each with the network's answer."""
         if isinstance(self.classifier, Graph):
             return
@@ -453,7 +453,7 @@ class Application:
 
     async def answers(self, request: Request) -> Response:
         """Answer several images; one that cannot be answered costs only its own answer."""
-        found: list[dict[str, Any]] = []
+        found: list[Line] = []
         async with self._body(request, kinds=("application/json",)) as data:
             for image in _several(data):
                 try:
@@ -485,7 +485,7 @@ class Application:
         finally:
             self.held -= own
 
-    async def _said(self, data: bytes, tab: str) -> dict[str, Any]:
+    async def _said(self, data: bytes, tab: str) -> Line:
         self.waiting += 1
         try:
             pixels = await to_thread.run_sync(self.read, data, limiter=self.decoding)
@@ -494,7 +494,7 @@ class Application:
         finally:
             self.waiting -= 1
 
-    def _explain(self, pixels: Tensor, tab: str) -> dict[str, Any]:
+    def _explain(self, pixels: Tensor, tab: str) -> Line:
         explainer = self.explainer
         said, promise = explainer.answer(pixels, tab), explainer.classifier.promise
         return said | {"drift": explainer.stream(tab).sentence(promise)}
