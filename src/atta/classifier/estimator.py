@@ -126,11 +126,11 @@ class Estimator(Archived):
         self, answer: Callable[[Tensor], Any], images: Any, **how: Unpack[Answering]
     ) -> np.ndarray:
         """Answer batch by batch, and join the answers."""
-        known = list(Answering.__annotations__)
-        if unknown := [name for name in how if name not in known]:
+        known = Answering.__annotations__
+        if unknown := how.keys() - known.keys():
             raise InputError(
-                f"expected options among {', '.join(known)}, got {unknown[0]!r}: every image gets "
-                "an answer; `atta predict` leaves out files that cannot be read"
+                f"expected options among {', '.join(known)}, got {min(unknown)!r}: every image "
+                "gets an answer; `atta predict` leaves out files that cannot be read"
             )
         source, found = self.source(images, how.get("channels")), list[Tensor]()
         wanted = batches_of(usual_size(how.get("batch_size"), self.device), 0, source.count)

@@ -228,7 +228,8 @@ def _introduction(about: About) -> str:
         else "This method may change the predicted class of the network."
     )
     network, names = inside(about["model"]), [*map(_plain, about["class_names"])]
-    some = f" ({' · '.join([*names[:FEW], *(['…'] if len(names) > FEW else [])])})" if names else ""
+    more = " · …" if len(names) > FEW else ""
+    some = f" ({' · '.join(names[:FEW])}{more})" if names else ""
     paper = "[the paper](https://arxiv.org/abs/2304.05104)"
     lines = [
         "An image classifier with calibrated confidence: of the images with a confidence of 80 %, "

@@ -158,18 +158,16 @@ def predict(
     names = content_hash((f"{file}\0" for file in files), "blake2b")
     run = {"model": made_by, "files": f"{len(files)}, {names}", "probs": probs}
     run |= {"coverage": coverage, "risk": str(classifier.promise or ""), "batch_size": size}
-    log = Log(beside(output))
     with locked(output):
-        done = _resumed(log, run, len(files))
+        log, done = _resumed(beside(output), run, len(files))
+        rest = batches_of(size, done, len(files))
         with counted("predicting", len(files), shown=progress, done=done) as tell:
             if isinstance(classifier, CalibratedSegmenter):
-                answered = _mapped(classifier, files, output.with_suffix(""), done)
+                answered = _mapped(classifier, files, output.with_suffix(""), rest)
             else:
                 answer = partial(_answer, classifier, probs, sets)
-                rest = batches_of(size, done, len(files))
                 answered = _answered(classifier, files, rest, answer, engine, actors)
             for lines in answered:
-                # Readers and actors are sent numbers of files, not names.
                 log.append([{**line, "file": str(files[line["file"]])} for line in lines])
                 tell(done := done + len(lines))
         return _finish(log, output, len(files), classifier)
@@ -183,7 +181,7 @@ def _answered(
     engine: str | None,
     actors: int | None,
 ) -> Iterator[list[Line]]:
-    """Read and answer batches of files, here or on a cluster."""
+    """Read and answer batches of files, here or on a cluster, which is sent numbers, not names."""
     images = files_of_images(files, None if engine is None else Path.cwd())
     shape = classifier.image_shape
     source = as_source(images, preprocess=classifier.preprocess, shape=shape)
@@ -195,17 +193,21 @@ def _answered(
 
 
 def _mapped(
-    segmenter: CalibratedSegmenter, files: Sequence[Place], folder: Path, done: int
+    segmenter: CalibratedSegmenter,
+    files: Sequence[Place],
+    folder: Path,
+    batches: Iterable[Positions],
 ) -> Iterator[list[Line]]:
     """Write the maps of one file after the other, and yield its line."""
-    for row, name in islice(enumerate(names_of(files)), done, None):
+    names, mode = names_of(files), mode_of(segmenter.image_shape[0])
+    for (row,) in batches:
         try:
-            pixels = decode(files[row], mode_of(segmenter.image_shape[0]), None, str(files[row]))
+            pixels = decode(files[row], mode, None, str(files[row]))
         except InputError as error:
             yield [{"file": row, "error": str(error)}]
             continue
         maps = segmenter.answered_map(pixels)
-        write_maps(maps, folder, name, segmenter.classes)
+        write_maps(maps, folder, names[row], segmenter.classes)
         said = described_map(maps, segmenter.classes)
         yield [{"file": row, **said, "class": segmenter.names[said["class"]]}]
 
@@ -240,9 +242,11 @@ def open_predictor(
     path = Path(path)
     if path.suffix not in SUFFIXES:
         classifier = CalibratedClassifier.load(path, model, device=device)
-        classifier = classifier.adapt(list(adapt_to)) if adapt_to else classifier
-        classifier = classifier.told(classes) if classes is not None else classifier
-        return classifier.at_risk(risk) if risk is not None else classifier
+        if adapt_to:
+            classifier = classifier.adapt(list(adapt_to))
+        if classes is not None:
+            classifier = classifier.told(classes)
+        return classifier if risk is None else classifier.at_risk(risk)
     changed = adapt_to or any(each is not None for each in (model, risk, classes))
     if changed or device not in (None, "cpu"):
         raise InputError(
@@ -358,9 +362,9 @@ class Log:
             os.truncate(self.path, end)
 
 
-def _resumed(log: Log, run: Mapping[str, Any], total: int) -> int:
-    """Begin a log, or go on with one; return how many images are in it."""
-    path = log.path
+def _resumed(path: Path, run: Mapping[str, Any], total: int) -> tuple[Log, int]:
+    """Begin a log, or go on with one; also return how many images are in it."""
+    log = Log(path)
     length = path.stat().st_size if path.is_file() else 0
     batches = log.read() if length else iter(())
     if begun := next(batches, None):
@@ -373,7 +377,7 @@ def _resumed(log: Log, run: Mapping[str, Any], total: int) -> int:
         done = sum(map(len, batches))
         if path.stat().st_size < length:
             advise(f"the end of {path} is damaged: {done} of {total} images are kept")
-        return done
+        return log, done
     if length:
         if not path.read_bytes().startswith(b'{"model": '):
             raise InputError(
@@ -382,7 +386,7 @@ def _resumed(log: Log, run: Mapping[str, Any], total: int) -> int:
         advise(f"{path} is of atta 0.1.0, without checksums: its images are predicted again")
         path.unlink()
     log.append(run)
-    return 0
+    return log, 0
 
 
 def _finish(log: Log, output: Path, total: int, classifier: Answerer) -> Predicted:

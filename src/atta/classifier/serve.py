@@ -135,7 +135,6 @@ class Explainer:
     ) -> None:
         self._mode = mode_of(classifier.image_shape[0])  # refuses what Pillow has no images for
         self.classifier, self.coverage, self.views = classifier, coverage, views
-        self._names = classifier.names
         self._sets = None if coverage is None else classifier.conformal(coverage)
         self.stream = lru_cache(TABS)(lambda tab: Stream(classifier.reference))
 
@@ -171,15 +170,15 @@ class Explainer:
         """The most likely classes, or those of most pixels."""
         best, order = probs.double().sort(descending=True, stable=True)
         return [
-            {"class": self._names[j], "probability": p}
+            {"class": self.classifier.names[j], "probability": p}
             for j, p in zip(order[:TOP].tolist(), best[:TOP].tolist(), strict=True)
         ]
 
     def _mapped(self, pixels: Tensor, maps: Maps) -> Line:
         """Answer the pixels of one image: four pictures, with the mean confidence."""
-        classes = len(self._names)
+        classes = len(self.classifier.names)
         said = described_map(maps, classes)
-        said |= {"class": self._names[said["class"]], "passes": None, "warning": None}
+        said |= {"class": self.classifier.names[said["class"]], "passes": None, "warning": None}
         parts = torch.bincount(maps.labels.flatten(), minlength=classes) / maps.labels.numel()
         said |= {"top": self._top(parts), "views": []}
         for one in pictures(pixels, maps, classes, MAP) if self.views else ():
@@ -210,7 +209,7 @@ class Explainer:
                 "repeat": repeat,
                 "weight": weights.get(kind),
                 "picture": data_uri(shown[0], None if small else PICTURE),
-                "class": self._names[int(winner)] if known else None,
+                "class": self.classifier.names[int(winner)] if known else None,
                 "confidence": float(confidence) if known else None,
             }
 
@@ -420,13 +419,14 @@ class Application:
     ) -> None:
         page, policy = _page(explainer, title, note)
         openapi = (PAGE / "openapi.json").read_text(encoding="utf-8")
-        fixed = {
-            "/": HTMLResponse(page),
-            "/openapi.json": Response(openapi, media_type="application/json"),
-        }
-        asked = {"/answer": self.answer, "/answers": self.answers, "/reset": self.reset}
-        routes = [Route(path, content, methods=["GET"]) for path, content in fixed.items()]
-        routes += [Route(path, answer, methods=["POST"]) for path, answer in asked.items()]
+        interface = Response(openapi, media_type="application/json")
+        routes = [
+            Route("/", HTMLResponse(page), methods=["GET"]),
+            Route("/openapi.json", interface, methods=["GET"]),
+            Route("/answer", self.answer, methods=["POST"]),
+            Route("/answers", self.answers, methods=["POST"]),
+            Route("/reset", self.reset, methods=["POST"]),
+        ]
         self.app: ASGIApp = Starlette(routes=routes, exception_handlers=SENTENCES)
         self.host, self.headers = host, {**HEADERS, "Content-Security-Policy": policy}
         self.explainer, self.read = explainer, partial(explainer.read, decoder=decoder)
@@ -449,7 +449,7 @@ class Application:
     async def answer(self, request: Request) -> Response:
         """Answer the bytes of one image."""
         async with self._body(request) as data:
-            return JSONResponse(await self._said(data, _tab(request)))
+            return JSONResponse(await self._said(data, request))
 
     async def answers(self, request: Request) -> Response:
         """Answer several images; one that cannot be answered costs only its own answer."""
@@ -457,7 +457,7 @@ class Application:
         async with self._body(request, kinds=("application/json",)) as data:
             for image in _several(data):
                 try:
-                    found.append(await self._said(image, _tab(request)))
+                    found.append(await self._said(image, request))
                 except InputError as error:
                     found.append({"error": str(error)})
         return JSONResponse({"answers": found})
@@ -485,19 +485,18 @@ class Application:
         finally:
             self.held -= own
 
-    async def _said(self, data: bytes, tab: str) -> Line:
+    async def _said(self, data: bytes, request: Request) -> Line:
         self.waiting += 1
         try:
             pixels = await to_thread.run_sync(self.read, data, limiter=self.decoding)
-            explain = partial(self._explain, pixels, tab)
+            explain = partial(self._explain, pixels, _tab(request))
             return await to_thread.run_sync(explain, limiter=self.one_at_a_time)
         finally:
             self.waiting -= 1
 
     def _explain(self, pixels: Tensor, tab: str) -> Line:
-        explainer = self.explainer
-        said, promise = explainer.answer(pixels, tab), explainer.classifier.promise
-        return said | {"drift": explainer.stream(tab).sentence(promise)}
+        said, promise = self.explainer.answer(pixels, tab), self.explainer.classifier.promise
+        return said | {"drift": self.explainer.stream(tab).sentence(promise)}
 
 
 def _tab(request: Request) -> str:
