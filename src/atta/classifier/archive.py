@@ -201,8 +201,7 @@ class Archived(Answerer, nn.Module):
             **{name: one and asdict(one) for name, one in values.items()},
             "odds": self.kept.odds,
         }
-        plain: dict[str, Any] = json.loads(json.dumps(about))
-        return plain
+        return dict(json.loads(json.dumps(about)))
 
     def save(self, path: AnyPath) -> Path:
         """Save the classifier as safetensors and JSON, without pickle.

@@ -33,7 +33,7 @@ from atta._base.files import whole_file
 from atta.calibrators.conformal import ConformityScores
 from atta.calibrators.risk import Promise
 from atta.calibrators.shift import Reference
-from atta.classifier.archive import KEPT, READERS, Answerer, AnyPath, Archived, read_values
+from atta.classifier.archive import READERS, Answerer, AnyPath, Archived, read_values
 from atta.classifier.estimator import Details
 from atta.data.photographs import named
 from atta.data.preprocess import Preprocess, sheet_of
@@ -136,10 +136,11 @@ def open_graph(path: AnyPath) -> Graph:
         if len(sides) != 4 or not all(isinstance(side, int) and side > 0 for side in sides):
             raise InputError(f"it takes {images.shape} and returns {outputs['probs']}")
     about = session.get_modelmeta().custom_metadata_map
+    readers = {**READERS, "promise": Promise.read}
     with _refused(f"{path}: expected class_names, preprocess, ... as `export` writes them"):
-        entries = [name for name in ("class_names", *READERS, *KEPT) if name in about]
-        known = {name: json.loads(about[name]) for name in entries}
-        values = read_values(known, {**READERS, **KEPT})
+        entries = ("class_names", *readers)
+        known = {name: json.loads(about[name]) for name in entries if name in about}
+        values = read_values(known, readers)
         class_names = tuple(map(str, known.get("class_names") or ()))
         if len(class_names) not in (0, classes):
             raise InputError(f"{classes} class names, got {len(class_names)}")

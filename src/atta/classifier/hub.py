@@ -36,13 +36,12 @@ try:
         ModelHubMixin,
         snapshot_download,
     )
-except ImportError as error:
-    missing = error
+except ImportError:
 
     def _refuse(*args: Any, **kwargs: Any) -> Any:
         """Say what to install."""
         with require("hub", "sharing classifiers on the hub"):
-            raise missing
+            import huggingface_hub  # noqa: F401
 
     class ModelHubMixin:  # type: ignore[no-redef]
         """Replaces the class of huggingface_hub where that is not installed."""

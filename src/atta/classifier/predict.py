@@ -265,7 +265,8 @@ def open_predictor(
 
 def identity(path: AnyPath) -> str:
     """Hash the file of a classifier or graph; of a folder, its description, which has a hash."""
-    return file_hash(Path(path) / ABOUT if Path(path).is_dir() else path)
+    path = Path(path)
+    return file_hash(path / ABOUT if path.is_dir() else path)
 
 
 # ---- one batch -----------------------------------------------------------------------------------
