@@ -493,12 +493,11 @@ def test_an_onnx_model_is_asked_for(tmp_path):
 
 def forge(classifier, path, change, parts=None):
     """Save a classifier with a changed description and a valid digest, with these `parts`."""
+    calibrator = classifier.calibrator
     kept = {
-        "calibrator": archive.Part(
-            classifier.calibrator.state_dict(), classifier.calibrator.header()
-        )
+        "calibrator": (calibrator.state_dict(), calibrator.header()),
+        "model": (classifier.model.state_dict(), {}),
     }
-    kept["model"] = archive.Part(classifier.model.state_dict(), {})
     about = classifier.about()
     change(about)
     return archive.write(path, about, {name: kept[name] for name in parts or kept})

@@ -112,7 +112,7 @@ def test_drift_is_told_of_the_last_images_once_they_are_enough(
     found, expected = explainer.drift(), fitted.drift(images)
     assert found is not None
     assert (found.sentence, found.seen_histogram) == (expected.sentence, expected.seen_histogram)
-    explainer.stream().seen.extend([(0.0, 1.0, 0)] * REMEMBERED)
+    explainer.stream("").seen.extend([(0.0, 1.0, 0)] * REMEMBERED)
     assert explainer.drift().images == REMEMBERED  # type: ignore[union-attr]
 
 

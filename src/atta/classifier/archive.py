@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import inf, prod
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -53,23 +53,28 @@ PARTS = ("calibrator", "model", "before", "hedged", "statistics")
 PART = "atta.part"  # key in the header of a part, with its name
 _BY_CONTENT = re.compile(rf"classifier-({'|'.join(PARTS)})-[0-9a-f]{{12}}{re.escape(SUFFIX)}")
 Classifier = TypeVar("Classifier", bound="Archived")
+Parts: TypeAlias = Mapping[str, tuple[Mapping[str, Tensor], Mapping[str, str]]]
+"""Tensors that belong together and their text metadata, for each part."""
 AnyPath: TypeAlias = str | os.PathLike[str]
-READERS: Mapping[str, Callable[[Any], Any]] = {
+Readers: TypeAlias = Mapping[str, Callable[[Any], Any]]
+"""What makes a value of its description in a file, by its name there."""
+READERS: Readers = {
     "preprocess": Preprocess.of,
     "summary": Summary.read,
     "reference": Reference.read,
     "strangeness": ConformityScores.read,
+}
+KEPT: Readers = {
     "adapted": lambda about: Adaptation(**about),
     "held_out": HeldOut.read,
     "promise": Promise.read,
 }
-"""What makes a value of its description in a file; `strangeness` are the conformity scores."""
 
 
-def read_values(about: Mapping[str, Any]) -> dict[str, Any]:
+def read_values(about: Mapping[str, Any], readers: Readers) -> dict[str, Any]:
     """Return the values that a description has, each checked, and None for the others."""
-    given = {name: about.get(name) for name in READERS}
-    return {name: None if one is None else READERS[name](one) for name, one in given.items()}
+    known = {name for name in readers if about.get(name) is not None}
+    return {name: read(about[name]) if name in known else None for name, read in readers.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,11 +198,10 @@ class Archived(Answerer, nn.Module):
             "dtype": str(dtype_of(self.model)).removeprefix("torch."),
             "preprocess": self.preprocess and self.preprocess.about(),
             "model": description.describe(self.model),
-            **{name: None if one is None else asdict(one) for name, one in values.items()},
+            **{name: one and asdict(one) for name, one in values.items()},
             "odds": self.kept.odds,
         }
-        plain: dict[str, Any] = json.loads(json.dumps(about))
-        return plain
+        return dict(json.loads(json.dumps(about)))
 
     def save(self, path: AnyPath) -> Path:
         """Save the classifier as safetensors and JSON, without pickle.
@@ -221,11 +225,11 @@ class Archived(Answerer, nn.Module):
         """
         kept = self.kept
         known = {"calibrator": self.calibrator, "before": kept.before, "hedged": kept.hedged}
-        parts = {name: Part(one.state_dict(), one.header()) for name, one in known.items() if one}
+        parts = {name: (one.state_dict(), one.header()) for name, one in known.items() if one}
         if kept.second is not None:
-            parts["statistics"] = Part(statistics_of(kept.second), {})
+            parts["statistics"] = statistics_of(kept.second), {}
         if description.has_weights(self.model):
-            parts["model"] = Part(self.model.state_dict(), {})
+            parts["model"] = self.model.state_dict(), {}
         return write(path, self.about(), parts)
 
     @classmethod
@@ -258,62 +262,27 @@ class Archived(Answerer, nn.Module):
                 from atta.classifier.segmenter import CalibratedSegmenter  # one of these
 
                 cls = CalibratedSegmenter  # type: ignore[assignment]
-            return cls._restored(path, about, parts, model, views, device)
+            calibrator = restore(*parts["calibrator"], path=path)
+            shape, policy = _image_shape(about["image_shape"]), str(about["policy"])
+            network = _network(path, about, parts, model, shape, calibrator.classes).to(device)
+            values = read_values(about, READERS)
+            loaded = cls(
+                network,
+                calibrator,
+                Policy.parse(policy, views=views) if policy else Policy(()),
+                image_shape=shape,
+                class_names=tuple(about["class_names"]),
+                conformity=values.pop("strangeness"),
+                kept=_kept(path, about, parts, network, calibrator.classes),
+                **values,
+            )
+            loaded.check()
+            return loaded
         except InputError:
             raise
         except Exception as error:  # forged values can raise anything, anywhere below
-            raise InputError(
-                f"{path} is damaged: {type(error).__name__} {first_line(error)}"
-            ) from error
-
-    @classmethod
-    def _restored(
-        cls: type[Classifier],
-        path: AnyPath,
-        about: Mapping[str, Any],
-        parts: Mapping[str, "Part"],
-        model: object,
-        views: Mapping[str, View] | None,
-        device: str | torch.device | None,
-    ) -> Classifier:
-        """Build the classifier that a file describes."""
-        calibrator = restore(*parts["calibrator"], path=path)
-        shape, policy = _image_shape(about["image_shape"]), str(about["policy"])
-        values = read_values(about)
-        weights = parts["model"].tensors if "model" in parts else None
-        network = _network(about["model"], model, weights, path, shape, calibrator.classes)
-        if weights is not None:
-            network.to(getattr(torch, about["dtype"]))
-            for name, tensor in network.state_dict(keep_vars=True).items():
-                tensor.data = tensor.data.to(weights[name].dtype)  # a network may have several
-            network.load_state_dict(weights)
-        network = network.to(device)
-        # Older files lack some of these; `adapt`, `drift` and `predict_set` say what is missing.
-        others = {
-            name: restore(*parts[name], path=path) for name in ("before", "hedged") if name in parts
-        }
-        second = sharing(network, parts["statistics"].tensors) if "statistics" in parts else None
-        odds = _odds(about.get("odds") or (), calibrator.classes)
-        loaded = cls(
-            network,
-            calibrator,
-            Policy.parse(policy, views=views) if policy else Policy(()),
-            image_shape=shape,
-            class_names=tuple(about["class_names"]),
-            conformity=values.pop("strangeness"),
-            kept=Kept(
-                hedged=others.get("hedged"),
-                before=others.get("before"),
-                adapted=values.pop("adapted"),
-                held_out=values.pop("held_out"),
-                promise=values.pop("promise"),
-                second=second,
-                odds=odds,
-            ),
-            **values,
-        )
-        loaded.check()
-        return loaded
+            why = f"{type(error).__name__} {first_line(error)}"
+            raise InputError(f"{path} is damaged: {why}") from error
 
 
 def _image_shape(shape: Any) -> tuple[int, ...]:
@@ -328,58 +297,60 @@ def _image_shape(shape: Any) -> tuple[int, ...]:
     return tuple(sides)
 
 
-def _odds(given: Any, classes: int) -> tuple[float, ...]:
-    """Check that a file has one factor per class, or none."""
-    odds = tuple(map(float, given))
-    if odds and not (len(odds) == classes and all(0 <= one < inf for one in odds) and any(odds)):
-        raise InputError(f"odds: expected one number ≥ 0 for each of {classes} classes")
-    return odds
-
-
 def _network(
-    about: Mapping[str, Any],
-    model: object,
-    weights: Mapping[str, Tensor] | None,
     path: AnyPath,
+    about: Mapping[str, Any],
+    parts: Parts,
+    model: object,
     shape: tuple[int, ...],
     classes: int,
 ) -> nn.Module:
-    """Build the described network, or adapt the given one, if the weights fit it."""
+    """Build the described network, or adapt the given one, if the weights of the file fit it."""
+    said, weights = about["model"], parts["model"][0] if "model" in parts else None
     if model is None:
         with torch.device("meta"):  # shapes alone: forged sizes must not fill the memory
-            tried = description.build(about)
+            network = description.build(said)
     else:
-        tried = description.build(about, model)
-        check_takes(tried, shape, classes)
+        network = description.build(said, model)
+        check_takes(network, shape, classes)
     if weights is not None:
-        check_weights(tried, weights, path)
-    elif description.says_weights(about) and description.has_weights(tried):
+        check_weights(network, weights, path)
+    elif description.says_weights(said) and description.has_weights(network):
         raise InputError(
             f"{path} is not complete: expected the weights of its network, found none; "
             "save it again"
         )
-    return tried if model is not None else description.build(about)
+    network = description.build(said) if model is None else network
+    if weights is not None:
+        network.to(getattr(torch, about["dtype"]))
+        for name, tensor in network.state_dict(keep_vars=True).items():
+            tensor.data = tensor.data.to(weights[name].dtype)  # a network may have several
+        network.load_state_dict(weights)
+    return network
+
+
+def _kept(
+    path: AnyPath, about: Mapping[str, Any], parts: Parts, network: nn.Module, classes: int
+) -> Kept:
+    """Read what older files lack in part; `adapt`, `drift`, `predict_set` say what is missing."""
+    odds = tuple(map(float, about.get("odds") or ()))
+    if odds and not (len(odds) == classes and all(0 <= one < inf for one in odds) and any(odds)):
+        raise InputError(f"odds: expected one number ≥ 0 for each of {classes} classes")
+    values = read_values(about, KEPT)
+    for name in {"before", "hedged"} & parts.keys():
+        values[name] = restore(*parts[name], path=path)
+    if "statistics" in parts:
+        values["second"] = sharing(network, parts["statistics"][0])
+    return Kept(odds=odds, **values)
 
 
 # ---- the format
 
 
-class Part(NamedTuple):
-    """Tensors that belong together, and their text metadata."""
-
-    tensors: Mapping[str, Tensor]
-    header: Mapping[str, str]
-
-
-def write(path: AnyPath, about: Mapping[str, Any], parts: Mapping[str, Part]) -> Path:
+def write(path: AnyPath, about: Mapping[str, Any], parts: Parts) -> Path:
     """Write a folder, or one file if the name ends in .safetensors, completely or not at all."""
-    path = named(path)
-    tensors = {
-        f"{name}.{key}": value.detach().cpu()
-        for name, part in parts.items()
-        for key, value in part.tensors.items()
-    }
-    headers = {name: dict(part.header) for name, part in parts.items()}
+    path, tensors = named(path), _joined(parts)
+    headers = {name: header for name, (_, header) in parts.items()}
     about = {"format": FORMAT, "format_version": FORMAT_VERSION, **about, "parts": headers}
     if path.suffix == SUFFIX:
         header = {"format": FORMAT, "about": _text(about, tensors)}
@@ -388,33 +359,37 @@ def write(path: AnyPath, about: Mapping[str, Any], parts: Mapping[str, Part]) ->
         raise InputError(f"expected a folder, or a file that ends in {SUFFIX}, got the file {path}")
     writing = alone if path.is_dir() else whole_folder
     with writing(path) as new:
-        _write_folder(new or path, about, tensors)
+        _write_folder(new or path, about, parts)
     return path
 
 
-def _write_folder(folder: Path, about: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
+def _write_folder(folder: Path, about: dict[str, Any], parts: Parts) -> None:
     """Write the parts, then classifier.json, and then remove the parts of the old classifier."""
     files, taken = list[str](), {}
-    for name, header in about["parts"].items():
-        part, file = _part(tensors, name), f"{name}{SUFFIX}"
+    for name, (tensors, header) in parts.items():
+        file = f"{name}{SUFFIX}"
         if (folder / file).exists():
-            file = f"classifier-{name}-{digest(header, buffers(part))[:12]}{SUFFIX}"
+            file = f"classifier-{name}-{digest(header, buffers(tensors))[:12]}{SUFFIX}"
             taken[name] = file
-        write_tensors(folder / file, part, {**header, PART: name}, sealed=name == "calibrator")
+        sealed = name == "calibrator"
+        write_tensors(folder / file, tensors, {**header, PART: name}, sealed=sealed)
         files.append(file)
     if taken:
         about = {**about, "files": taken}
     with whole_file(folder / ABOUT) as temporary:
-        temporary.write_text(_text(about, tensors) + "\n", encoding="utf-8")
+        temporary.write_text(_text(about, _joined(parts)) + "\n", encoding="utf-8")
     for path in list(folder.glob(f"*{SUFFIX}")):
         if path.name not in files and _is_part(path):
             path.unlink(missing_ok=True)
 
 
-def _part(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
-    """The tensors of one part."""
-    start = f"{name}."
-    return {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
+def _joined(parts: Parts) -> dict[str, Tensor]:
+    """The tensors of all parts, as one file has them."""
+    return {
+        f"{name}.{key}": tensor
+        for name, (tensors, _) in parts.items()
+        for key, tensor in tensors.items()
+    }
 
 
 def _is_part(path: Path) -> bool:
@@ -431,7 +406,7 @@ def _text(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     return json.dumps(sealed, indent=2, ensure_ascii=False)
 
 
-def read(path: AnyPath) -> tuple[dict[str, Any], dict[str, Part]]:
+def read(path: AnyPath) -> tuple[dict[str, Any], Parts]:
     """Read what `write` wrote, and refuse anything else."""
     path = named(path)
     if path.is_dir():
@@ -439,16 +414,18 @@ def read(path: AnyPath) -> tuple[dict[str, Any], dict[str, Part]]:
             found = ", ".join(sorted(file.name for file in path.iterdir())[:5]) or "nothing"
             raise InputError(f"{path} is not a classifier: expected {ABOUT} in it, found {found}")
         about = _parsed(path, (path / ABOUT).read_text(encoding="utf-8", errors="replace"))
-        tensors = {
-            f"{name}.{key}": value
-            for name, file in _files(path, about).items()
-            for key, value in read_tensors(path / file)[0].items()
-        }
+        each = {name: read_tensors(path / file) for name, file in _files(path, about).items()}
+        tensors = _joined(each)
     else:
-        text, tensors = _read_file(path)
-        about = _parsed(path, text)
+        tensors, header = _read_file(path)
+        about = _parsed(path, header.get("about", ""))
     check_digest(path, about.pop("digest", None), digest(about, buffers(tensors)))
-    return about, {n: Part(_part(tensors, n), header) for n, header in about["parts"].items()}
+    parts = {}
+    for name, header in about["parts"].items():
+        start = f"{name}."
+        keys = [key for key in tensors if key.startswith(start)]
+        parts[name] = {key.removeprefix(start): tensors[key] for key in keys}, header
+    return about, parts
 
 
 def _parsed(path: Path, text: str) -> dict[str, Any]:
@@ -457,10 +434,9 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
         about: dict[str, Any] = json.loads(text)
         json.dumps(about)  # refuses what is nested too deeply for the digest
         found, version, parts = about.get("format"), about["format_version"], about["parts"]
+        known = parts.keys() <= {*PARTS} and isinstance(about.get("files", {}), dict)
         words = [word for header in parts.values() for word in header.values()]
-        named_files = isinstance(about.get("files", {}), dict)
-        text_only = all(isinstance(word, str) for word in words)
-        known = parts.keys() <= {*PARTS} and named_files and text_only
+        known &= all(isinstance(word, str) for word in words)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         known = False
     if not known:
@@ -490,8 +466,8 @@ def _files(folder: Path, about: Mapping[str, Any]) -> dict[str, str]:
     return files
 
 
-def _read_file(path: Path) -> tuple[str, dict[str, Tensor]]:
-    """The description in a file, and its tensors."""
+def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the header of a file."""
     if not path.exists():
         raise InputError(f"there is no file or folder {path}")
     if path.suffix in (".onnx", ".pt2"):
@@ -510,4 +486,4 @@ def _read_file(path: Path) -> tuple[str, dict[str, Tensor]]:
     tensors, header = read_tensors(path)
     if (found := header.get("format")) != FORMAT:
         raise InputError(f"{path} is not a classifier: expected format {FORMAT!r}, got {found!r}")
-    return header.get("about", ""), tensors
+    return tensors, header

@@ -117,21 +117,21 @@ class Estimator(Archived):
         >>> classifier.predict_proba(np.zeros((5, 3, 2, 2), np.uint8)).shape
         (5, 3)
         """
-        return self._each(lambda pixels: self(pixels), images, **how)
+        return self._each(self, images, **how)
 
     def details(self, images: Any) -> Details:
         """Return what the answer to each image of a batch is made of."""
         raise NotImplementedError
 
     def _each(
-        self, answer: Callable[[Tensor], Tensor], images: Any, **how: Unpack[Answering]
+        self, answer: Callable[[Tensor], Any], images: Any, **how: Unpack[Answering]
     ) -> np.ndarray:
         """Answer batch by batch, and join the answers."""
-        known = list(Answering.__annotations__)
-        if unknown := [name for name in how if name not in known]:
+        known = Answering.__annotations__
+        if unknown := how.keys() - known.keys():
             raise InputError(
-                f"expected options among {', '.join(known)}, got {unknown[0]!r}: every image gets "
-                "an answer; `atta predict` leaves out files that cannot be read"
+                f"expected options among {', '.join(known)}, got {min(unknown)!r}: every image "
+                "gets an answer; `atta predict` leaves out files that cannot be read"
             )
         source, found = self.source(images, how.get("channels")), list[Tensor]()
         wanted = batches_of(usual_size(how.get("batch_size"), self.device), 0, source.count)
@@ -142,12 +142,6 @@ class Estimator(Archived):
         if not found:
             raise InputError(f"expected at least one image in {source.name}, found none")
         return torch.cat(found).numpy()
-
-    def _asked(
-        self, answer: Callable[[Details], Tensor], images: Any, **how: Unpack[Answering]
-    ) -> np.ndarray:
-        """Answer by the details of each batch."""
-        return self._each(lambda pixels: answer(self.details(pixels)), images, **how)
 
     def confidence(self, images: Any, **how: Unpack[Answering]) -> np.ndarray:
         """Return for each image the probability that the network's own class is right.
@@ -162,7 +156,7 @@ class Estimator(Archived):
         Returns:
             Numbers between 0 and 1, shaped (n,).
         """
-        return self._asked(lambda found: found.confidence, images, **how)
+        return self._each(lambda pixels: self.details(pixels).confidence, images, **how)
 
     def changed(self, images: Any, **how: Unpack[Answering]) -> np.ndarray:
         """Return which images get another class than the network's own.
@@ -176,9 +170,12 @@ class Estimator(Archived):
         Returns:
             Booleans, shaped (n,); their sum is the number of changed classes.
         """
-        return self._asked(
-            lambda found: found.probs.argmax(1) != found.base.argmax(1), images, **how
-        )
+
+        def changed(pixels: Tensor) -> Tensor:
+            found = self.details(pixels)
+            return found.probs.argmax(1) != found.base.argmax(1)
+
+        return self._each(changed, images, **how)
 
     def answered(self, images: Any, **how: Unpack[Answering]) -> np.ndarray:
         """Return which images are answered under the promise; the others are "unsure".
@@ -190,13 +187,11 @@ class Estimator(Archived):
         Returns:
             Booleans, shaped (n,).
         """
-        if (promise := self.promise) is None:
+        if self.promise is None:
             raise InputError(
                 "expected a classifier with a promise, as at_risk(0.01) returns it, got one without"
             )
-        return self._asked(
-            lambda found: promise.answered(found.confidence, found.probs.argmax(1)), images, **how
-        )
+        return self._each(lambda pixels: self.details(pixels).answered, images, **how)
 
     def decide(
         self,
@@ -246,7 +241,12 @@ class Estimator(Archived):
             InputError: The classifier was adapted, or does not know its validation images.
         """
         sets = self.conformal(coverage)
-        return self._asked(lambda found: sets(found.probs, found.answered), images, **how)
+
+        def found(pixels: Tensor) -> Tensor:
+            details = self.details(pixels)
+            return sets(details.probs, details.answered)
+
+        return self._each(found, images, **how)
 
     def conformal(self, coverage: float) -> ConformalSets:
         """Return the function from probabilities to sets that contain the true class this often."""
@@ -349,24 +349,29 @@ class Estimator(Archived):
         return found
 
     def fit(
-        self: Fitted, images: Any, labels: Any = None, **options: Unpack[CollectOptions]
+        self: Fitted,
+        images: Any,
+        labels: Any = None,
+        *,
+        channels: Channels = None,
+        **options: Unpack[CollectOptions],
     ) -> Fitted:
         """Fit the same method with the same views to other images, in place.
 
         Args:
             images: What `collect` takes.
             labels: Class numbers or names; by default those of the images.
+            channels: Where arrays have their channels.
             **options: What `record` takes.
 
         Returns:
             The classifier itself.
         """
-        names = {name: value for name, value in options.items() if name != "channels"}
-        split_options("fit", names, Estimator.fit, CollectOptions)
+        split_options("fit", options, Estimator.fit, CollectOptions)
         options.setdefault("checks", True)
         self.kept = replace(self.kept, second=None)
         rehearse = self.reference is not None and self.reference.slope is not None
-        record = self.record(images, labels, rehearse=rehearse, **options)
+        record = self.record(images, labels, channels=channels, rehearse=rehearse, **options)
         predictions, known = record.predictions, record.require_labels()
         self.calibrator = self.calibrator.method.fit(predictions, known).to(self.device)
         self.reference = Reference.of(self.calibrator, predictions, known)

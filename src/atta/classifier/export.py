@@ -16,11 +16,12 @@ import copy
 import io
 import json
 import logging
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -32,7 +33,7 @@ from atta._base.files import whole_file
 from atta.calibrators.conformal import ConformityScores
 from atta.calibrators.risk import Promise
 from atta.calibrators.shift import Reference
-from atta.classifier.archive import READERS, Answerer, Archived, read_values
+from atta.classifier.archive import READERS, Answerer, AnyPath, Archived, read_values
 from atta.classifier.estimator import Details
 from atta.data.photographs import named
 from atta.data.preprocess import Preprocess, sheet_of
@@ -49,17 +50,17 @@ TRACED = 2  # images to trace with: a batch of one would become a constant
 OPSETS = (7, 99)  # versions that converters may accept; torch says which it can write
 ONE_FILE = 2_000_000_000  # bytes; protobuf ends at 2 GiB
 Outputs: TypeAlias = tuple[Tensor, ...]
+Run: TypeAlias = Callable[[Tensor], Outputs]
 
 
 @dataclass(frozen=True)
 class Graph(Answerer):
     """A graph that runs on the CPU, and answers as the classifier that it was exported from.
 
-    `dense` says that it answers every pixel: a segmenter. `about` is the metadata of the file:
-    preprocess, class_names, policy, mean_passes, ...
+    `dense` says that it answers every pixel: a segmenter.
     """
 
-    run: Callable[[Tensor], Outputs]
+    run: Run
     image_shape: tuple[int, ...]
     classes: int
     class_names: tuple[str, ...] = ()
@@ -69,7 +70,6 @@ class Graph(Answerer):
     promise: Promise | None = None
     dtype: torch.dtype = torch.float32
     dense: bool = False
-    about: Mapping[str, str] = field(default_factory=dict)
 
     any_size = False
     device = torch.device("cpu")
@@ -111,7 +111,7 @@ class Exported:
 # ---- reading
 
 
-def open_graph(path: str | os.PathLike[str]) -> Graph:
+def open_graph(path: AnyPath) -> Graph:
     """Open an ONNX graph that `CalibratedClassifier.export` wrote."""
     path = Path(path)
     if path.suffix == ".pt2":
@@ -124,55 +124,30 @@ def open_graph(path: str | os.PathLike[str]) -> Graph:
     with require("onnx", "a graph in ONNX"):
         import onnxruntime
     check_external_data(path, same_folder=False)
-    try:
+    with _refused(f"expected {path} to be a classifier that atta exported"):
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         (images,) = session.get_inputs()
-        outputs = {output.name: output for output in session.get_outputs()}
+        outputs = {output.name: output.shape for output in session.get_outputs()}
         names = [name for name in OUTPUTS if name in outputs]
         if len(names) < 2 or names != [*OUTPUTS[: len(names)]]:
             raise InputError(f"it returns {', '.join(outputs)} and not probs and base")
-        classes, dense = outputs["probs"].shape[1], len(outputs["probs"].shape) == 4
-        sizes = [classes, *images.shape[1:]]
-        if len(sizes) != 4 or not all(isinstance(size, int) and size > 0 for size in sizes):
-            raise InputError(f"it takes {images.shape} and returns {outputs['probs'].shape}")
-    except Exception as error:  # ONNX Runtime has its own exceptions, and inputs may differ
-        raise InputError(
-            f"expected {path} to be a classifier that atta exported: {first_line(error)}"
-        ) from error
-
-    def run(batch: Tensor) -> Outputs:
-        try:
-            found = tuple(map(torch.from_numpy, session.run(names, {images.name: batch.numpy()})))
-        except Exception as error:
-            raise InputError(
-                f"{path} fails on images of shape {tuple(batch.shape)}: expected a graph that atta "
-                f"exported, and enough memory; ONNX Runtime says {first_line(error)}"
-            ) from error
-        for name, each in zip(names, found, strict=True):
-            shape = (len(batch), classes) if name in OUTPUTS[:2] else (len(batch),)
-            size = images.shape[2:] if dense else []
-            if each.shape != (*shape, *size) or not each.isfinite().all():
-                raise InputError(
-                    f"{path} is damaged: expected {name} of shape {shape}, got shape "
-                    f"{tuple(each.shape)}, or values that are not finite"
-                )
-        return found
-
+        _, classes, *size = outputs["probs"]
+        sides = [classes, *images.shape[1:]]
+        if len(sides) != 4 or not all(isinstance(side, int) and side > 0 for side in sides):
+            raise InputError(f"it takes {images.shape} and returns {outputs['probs']}")
     about = session.get_modelmeta().custom_metadata_map
-    try:
-        said = {
-            name: json.loads(about[name]) for name in ("class_names", *READERS) if name in about
-        }
-        class_names, values = tuple(map(str, said.get("class_names") or ())), read_values(said)
+    readers = {**READERS, "promise": Promise.read}
+    with _refused(f"{path}: expected class_names, preprocess, ... as `export` writes them"):
+        entries = ("class_names", *readers)
+        known = {name: json.loads(about[name]) for name in entries if name in about}
+        values = read_values(known, readers)
+        class_names = tuple(map(str, known.get("class_names") or ()))
         if len(class_names) not in (0, classes):
             raise InputError(f"{classes} class names, got {len(class_names)}")
-    except Exception as error:  # forged values can raise anything
-        raise InputError(
-            f"{path}: expected class_names, preprocess, ... as `export` writes them: "
-            f"{first_line(error)}"
-        ) from None
+    size = images.shape[2:] if size else []  # of a segmenter, whose sides are not named twice
+    shapes = dict(zip(names, [[classes, *size]] * 2 + [size] * 2, strict=False))
     return Graph(
-        run,
+        partial(_run, session, path, shapes),
         tuple(images.shape[1:]),
         classes,
         class_names,
@@ -181,9 +156,38 @@ def open_graph(path: str | os.PathLike[str]) -> Graph:
         values["strangeness"],
         values["promise"],
         torch.uint8 if images.type == "tensor(uint8)" else torch.float32,
-        dense,
-        about,
+        bool(size),
     )
+
+
+def _run(session: Any, path: Path, shapes: Mapping[str, list[int]], batch: Tensor) -> Outputs:
+    """Run a graph, and check each output; `shapes` are those for one image."""
+    (images,) = session.get_inputs()
+    with _refused(
+        f"{path} fails on images of shape {tuple(batch.shape)}: expected a graph that atta "
+        "exported, and enough memory; ONNX Runtime says"
+    ):
+        found = tuple(map(torch.from_numpy, session.run([*shapes], {images.name: batch.numpy()})))
+    for each, (name, shape) in zip(found, shapes.items(), strict=True):
+        expected = (len(batch), *shape)
+        if each.shape != expected or not each.isfinite().all():
+            raise InputError(
+                f"{path} is damaged: expected {name} of shape {expected}, got shape "
+                f"{tuple(each.shape)}, or values that are not finite"
+            )
+    return found
+
+
+@contextmanager
+def _refused(sentence: str) -> Iterator[None]:
+    """Turn an error into a sentence and its first cause: every library has its own exceptions."""
+    try:
+        yield
+    except Exception as error:
+        first: BaseException = error
+        while first.__cause__ is not None and not isinstance(first, InputError):
+            first = first.__cause__
+        raise InputError(f"{sentence}: {first_line(first)}") from error
 
 
 # ---- writing
@@ -198,7 +202,7 @@ class Exportable(Archived):
 
     def export(
         self,
-        path: str | os.PathLike[str],
+        path: AnyPath,
         *,
         pixels: str = "float32",
         opset: int | None = None,
@@ -216,24 +220,24 @@ class Exportable(Archived):
             opset: ONNX opset; by default the exporter's.
             tolerance: Largest difference to this classifier.
         """
-        path, shape = Path(path), self.image_shape
+        path = Path(path)
         if pixels not in ("float32", "uint8"):
             raise InputError(f"pixels: expected 'float32' or 'uint8', got {pixels!r}")
         network = next((part for part in self.modules() if isinstance(part, OnnxModel)), None)
         _check(self.model, path, opset, network)
         here = self if self.device.type == "cpu" else copy.deepcopy(self).cpu()
         here.check()
-        module, dtype = _Graph(here), getattr(torch, pixels)
+        module, dtype = _Graph(here).eval(), getattr(torch, pixels)
         with torch.autocast("cpu", enabled=False), whole_file(path) as part:
             batch = torch.export.Dim("batch", min=1)
-            traced = (sample(TRACED, shape, dtype),)
+            traced = (sample(TRACED, self.image_shape, dtype),)
             with _exporter("torch.export"), torch.no_grad():
                 program = torch.export.export(module, traced, dynamic_shapes=({0: batch},))
             if path.suffix == ".pt2":
                 version, run = _write_torch(program, part, self._metadata(pixels))
             else:
                 version, run = _write_onnx(program, part, opset, self._metadata(pixels), network)
-            difference = _difference(module, run, shape, dtype)
+            difference = _difference(here, run, dtype)
             if not difference <= tolerance:
                 raise InputError(
                     f"the exported graph differs from the model by {difference:.2g}, expected at "
@@ -244,9 +248,9 @@ class Exportable(Archived):
     def _metadata(self, pixels: str) -> dict[str, str]:
         """Return metadata for the graph: what a program that runs it has to know."""
         values = "bytes" if pixels == "uint8" else "floats in [0, 1]"
-        known = ["preprocess", "reference", "promise"] + ["strangeness"] * (
-            not self.answers_otherwise
-        )
+        known = ["preprocess", "reference", "promise"]
+        if not self.answers_otherwise:
+            known.append("strangeness")
         about, cropped = self.about(), "cropped"
         if sheet := sheet_of(self.preprocess):
             tops = {named((term,)): places for term, places in sheet.places.items()}
@@ -267,7 +271,6 @@ class _Graph(nn.Module):
     def __init__(self, classifier: Exportable) -> None:
         super().__init__()
         self.classifier = classifier
-        self.training = False
 
     def forward(self, images: Tensor) -> Outputs:
         return self.classifier.graph(images)
@@ -283,12 +286,6 @@ def _check(module: nn.Module, path: Path, opset: int | None, network: OnnxModel 
         raise InputError(
             f"expected a classifier in float32, got {dtype}: export classifier.float()"
         )
-    if network is not None:
-        _check_inlines(network, path.suffix)
-    elif any(isinstance(part, NumpyModel) for part in module.modules()):
-        raise InputError(
-            "expected a network of torch or ONNX: a function cannot become part of a graph"
-        )
     size = sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
     if path.suffix == ".onnx" and size > ONE_FILE:
         raise InputError(
@@ -298,6 +295,27 @@ def _check(module: nn.Module, path: Path, opset: int | None, network: OnnxModel 
         raise InputError(
             "opset: expected a version of ONNX's operators "
             f"from {OPSETS[0]} to {OPSETS[1]}, got {opset}"
+        )
+    if network is None:
+        if any(isinstance(part, NumpyModel) for part in module.modules()):
+            raise InputError(
+                "expected a network of torch or ONNX: a function cannot become part of a graph"
+            )
+        return
+    if path.suffix != ".onnx":
+        raise InputError(
+            "expected a file that ends in .onnx, because the network is an ONNX file, got "
+            f"{path.suffix}"
+        )
+    if isinstance(network.shape[0], int):
+        raise InputError(
+            "expected a network with a free batch size, because it takes several views at once, "
+            f"and {network.path.name} takes {network.shape[0]} at a time: export it with a dynamic "
+            "batch axis"
+        )
+    if network.dtype != torch.float32:
+        raise InputError(
+            f"expected a network in float32, got {network.dtype} in {network.path.name}"
         )
 
 
@@ -313,29 +331,23 @@ def sample(n: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 @contextmanager
 def _exporter(library: str) -> Iterator[None]:
-    """Silence an exporter, and turn its failure into one sentence: its first cause."""
+    """Silence an exporter, and turn its failure into one sentence."""
     logger = logging.getLogger(library)
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings(action="ignore"):
+        with (
+            warnings.catch_warnings(action="ignore"),
+            _refused(f"the model cannot be exported: {library} says"),
+        ):
             yield
-    except InputError:
-        raise
-    except Exception as error:  # every layer of an exporter has its own exceptions
-        first: BaseException = error
-        while first.__cause__ is not None:
-            first = first.__cause__
-        raise InputError(
-            f"the model cannot be exported: {library} says {first_line(first)}"
-        ) from error
     finally:
         logger.setLevel(level)
 
 
 def _write_torch(
     program: torch.export.ExportedProgram, path: Path, about: Mapping[str, str]
-) -> tuple[None, Callable[[Tensor], Outputs]]:
+) -> tuple[None, Run]:
     """Write the program and load it again."""
     with _exporter("torch.export"):
         content = io.BytesIO()  # given a file, torch ends the process when the disk is full
@@ -351,7 +363,7 @@ def _write_onnx(
     opset: int | None,
     about: Mapping[str, str],
     network: OnnxModel | None,
-) -> tuple[int, Callable[[Tensor], Outputs]]:
+) -> tuple[int, Run]:
     """Write the program as ONNX and load it again; return its opset."""
     with require("onnx", "export to ONNX"):
         import onnxscript  # noqa: F401
@@ -372,61 +384,35 @@ def _write_onnx(
             written.save(path, external_data=False)
         else:
             path.write_bytes(_inlined(written.model_proto, network).SerializeToString())
-    with _exporter("ONNX Runtime"):
-        return int(written.model.opset_imports[""]), open_graph(path).run
+    return int(written.model.opset_imports[""]), open_graph(path).run
 
 
-def _difference(
-    module: "_Graph", run: Callable[[Tensor], Outputs], shape: Sequence[int], dtype: torch.dtype
-) -> float:
-    """The largest difference between the module and its graph in any number of any output."""
-    promise = module.classifier.promise
-    worst = 0.0
+def _difference(classifier: Exportable, run: Run, dtype: torch.dtype) -> float:
+    """The largest difference between a classifier and its graph in any number of any output."""
+    gaps = []
     for n in BATCHES:
-        images = sample(n, shape, dtype)
+        images = sample(n, classifier.image_shape, dtype)
         with torch.no_grad():
-            expected = list(module(images))
-        try:
+            expected = list(classifier.graph(images))
+        # A graph may have a fixed batch size after all, or lack an operator.
+        with _refused(f"the exported graph fails on a batch of {n}"):
             found = run(images)
-        except Exception as error:  # a fixed batch size after all, or a missing operator
-            raise InputError(
-                f"the exported graph fails on a batch of {n}: {first_line(error)}"
-            ) from error
-        if promise is not None:  # the threshold cuts between numbers that rounding moves
+        if promise := classifier.promise:  # rounding moves numbers over its threshold
             expected[3] = promise.answered(found[2], found[0].argmax(dim=1))
         for one, other in zip(expected, found, strict=True):
-            same = one.shape == other.shape
-            gap = (one.double() - other.double()).abs().max().item() if same else float("inf")
-            worst = gap if gap != gap else max(worst, gap)
-    return worst
+            alike = one.shape == other.shape
+            gaps.append((one.double() - other.double()).abs().max().item() if alike else inf)
+    return torch.tensor(gaps, dtype=torch.float64).max().item()  # nan if any of them is
 
 
 # ---- an ONNX network inside the graph
 
 
-def _check_inlines(network: OnnxModel, ending: str) -> None:
-    """Refuse an ONNX network that cannot become part of a graph with this ending."""
-    if ending != ".onnx":
-        raise InputError(
-            f"expected a file that ends in .onnx, because the network is an ONNX file, got {ending}"
-        )
-    if isinstance(network.shape[0], int):
-        raise InputError(
-            "expected a network with a free batch size, because it takes several views at once, "
-            f"and {network.path.name} takes {network.shape[0]} at a time: export it with a dynamic "
-            "batch axis"
-        )
-    if network.dtype != torch.float32:
-        raise InputError(
-            f"expected a network in float32, got {network.dtype} in {network.path.name}"
-        )
-
-
 def _inlined(model: Any, network: OnnxModel) -> Any:
     """Replace the stand-in of the network in an ONNX model by the graph in its file."""
-    with require("onnx", "export to ONNX"):
-        import onnx
-        from onnx import inliner
+    import onnx
+    from onnx import inliner
+
     inner, (domain, name) = onnx.load(str(network.path)), STAND_IN.split("::")
     graph = inner.graph
     if graph.sparse_initializer:

@@ -36,13 +36,12 @@ try:
         ModelHubMixin,
         snapshot_download,
     )
-except ImportError as error:
-    missing = error
+except ImportError:
 
     def _refuse(*args: Any, **kwargs: Any) -> Any:
         """Say what to install."""
         with require("hub", "sharing classifiers on the hub"):
-            raise missing
+            import huggingface_hub  # noqa: F401
 
     class ModelHubMixin:  # type: ignore[no-redef]
         """Replaces the class of huggingface_hub where that is not installed."""
@@ -228,7 +227,8 @@ def _introduction(about: About) -> str:
         else "This method may change the predicted class of the network."
     )
     network, names = inside(about["model"]), [*map(_plain, about["class_names"])]
-    some = f" ({' · '.join([*names[:FEW], *(['…'] if len(names) > FEW else [])])})" if names else ""
+    more = " · …" if len(names) > FEW else ""
+    some = f" ({' · '.join(names[:FEW])}{more})" if names else ""
     paper = "[the paper](https://arxiv.org/abs/2304.05104)"
     lines = [
         "An image classifier with calibrated confidence: of the images with a confidence of 80 %, "

@@ -35,7 +35,9 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from math import isnan, nan
+from operator import itemgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -49,7 +51,7 @@ from atta.calibrators import shift
 from atta.calibrators.conformal import ConformalSets
 from atta.calibrators.risk import Promise
 from atta.classifier.adapt import Drift
-from atta.classifier.archive import ABOUT
+from atta.classifier.archive import ABOUT, AnyPath
 from atta.classifier.classifier import CalibratedClassifier
 from atta.classifier.estimator import Details
 from atta.classifier.export import SUFFIXES, Graph, open_graph
@@ -67,16 +69,16 @@ GROUP = 10_000  # rows of a Parquet file written together
 FORMULA = re.compile(r"(?:^|(?<=[\r\n]))(?=[=+\-@\t\r\n])")
 """Where a formula begins in a spreadsheet: some programs read a new row after any line break."""
 ENDINGS = (".csv", ".jsonl", ".parquet")
-COLUMNS = ("file", "class", "confidence", "entropy", "confidence_before")
-"""The columns of an empty table."""
+EMPTY = {"file": "", "class": 0, "confidence": 0.0, "entropy": 0.0, "confidence_before": 0.0}
+"""The columns of an empty table, with a value of their kind."""
 UNSHOWN = ("passes", "score", "number", "largest", "changed")
 """What `described` says for the summary and not for the table."""
 SUMMED = ("confidence", "confidence_before", "answered", *UNSHOWN)
 TINY = 1e-38  # stands for a probability that was rounded to zero
 Answerer: TypeAlias = CalibratedClassifier | Graph
 """What answers images: a classifier, a segmenter or a graph."""
-Lines: TypeAlias = list[dict[str, Any]]
-"""What is known of each image of a batch: its file, and its columns or an error."""
+Line: TypeAlias = dict[str, Any]
+"""What is known of an image: its file, and its columns or an error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +124,7 @@ def told(drift: Drift, promise: Promise | None) -> str:
 def predict(
     classifier: Answerer,
     files: Sequence[Place],
-    output: str | os.PathLike[str],
+    output: AnyPath,
     *,
     made_by: str = "",
     probs: bool = False,
@@ -156,18 +158,16 @@ def predict(
     names = content_hash((f"{file}\0" for file in files), "blake2b")
     run = {"model": made_by, "files": f"{len(files)}, {names}", "probs": probs}
     run |= {"coverage": coverage, "risk": str(classifier.promise or ""), "batch_size": size}
-    log = Log(beside(output))
     with locked(output):
-        done = _resumed(log, run, len(files))
+        log, done = _resumed(beside(output), run, len(files))
+        rest = batches_of(size, done, len(files))
         with counted("predicting", len(files), shown=progress, done=done) as tell:
             if isinstance(classifier, CalibratedSegmenter):
-                answered = _mapped(classifier, files, output.with_suffix(""), done)
+                answered = _mapped(classifier, files, output.with_suffix(""), rest)
             else:
                 answer = partial(_answer, classifier, probs, sets)
-                rest = batches_of(size, done, len(files))
                 answered = _answered(classifier, files, rest, answer, engine, actors)
             for lines in answered:
-                # Readers and actors are sent numbers of files, not names.
                 log.append([{**line, "file": str(files[line["file"]])} for line in lines])
                 tell(done := done + len(lines))
         return _finish(log, output, len(files), classifier)
@@ -177,11 +177,11 @@ def _answered(
     classifier: Answerer,
     files: Sequence[Place],
     batches: Iterable[Positions],
-    answer: Callable[[Batch], Lines],
+    answer: Callable[[Batch], list[Line]],
     engine: str | None,
     actors: int | None,
-) -> Iterator[Lines]:
-    """Read and answer batches of files, here or on a cluster."""
+) -> Iterator[list[Line]]:
+    """Read and answer batches of files, here or on a cluster, which is sent numbers, not names."""
     images = files_of_images(files, None if engine is None else Path.cwd())
     shape = classifier.image_shape
     source = as_source(images, preprocess=classifier.preprocess, shape=shape)
@@ -193,17 +193,21 @@ def _answered(
 
 
 def _mapped(
-    segmenter: CalibratedSegmenter, files: Sequence[Place], folder: Path, done: int
-) -> Iterator[Lines]:
+    segmenter: CalibratedSegmenter,
+    files: Sequence[Place],
+    folder: Path,
+    batches: Iterable[Positions],
+) -> Iterator[list[Line]]:
     """Write the maps of one file after the other, and yield its line."""
-    for row, name in islice(enumerate(names_of(files)), done, None):
+    names, mode = names_of(files), mode_of(segmenter.image_shape[0])
+    for (row,) in batches:
         try:
-            pixels = decode(files[row], mode_of(segmenter.image_shape[0]), None, str(files[row]))
+            pixels = decode(files[row], mode, None, str(files[row]))
         except InputError as error:
             yield [{"file": row, "error": str(error)}]
             continue
         maps = segmenter.answered_map(pixels)
-        write_maps(maps, folder, name, segmenter.classes)
+        write_maps(maps, folder, names[row], segmenter.classes)
         said = described_map(maps, segmenter.classes)
         yield [{"file": row, **said, "class": segmenter.names[said["class"]]}]
 
@@ -217,7 +221,7 @@ def beside(output: Path) -> Path:
 
 
 def open_predictor(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     model: object = None,
     *,
     device: str | None = None,
@@ -238,11 +242,13 @@ def open_predictor(
     path = Path(path)
     if path.suffix not in SUFFIXES:
         classifier = CalibratedClassifier.load(path, model, device=device)
-        classifier = classifier.adapt(list(adapt_to)) if adapt_to else classifier
-        classifier = classifier if classes is None else classifier.told(classes)
+        if adapt_to:
+            classifier = classifier.adapt(list(adapt_to))
+        if classes is not None:
+            classifier = classifier.told(classes)
         return classifier if risk is None else classifier.at_risk(risk)
-    other = (model, None if device == "cpu" else device, risk, classes)
-    if adapt_to or any(value is not None for value in other):
+    changed = adapt_to or any(each is not None for each in (model, risk, classes))
+    if changed or device not in (None, "cpu"):
         raise InputError(
             f"{path.name} is a graph, which has its network inside, runs on the CPU and answers as "
             "it was exported: adapt the classifier, or state its risk or its classes, and export "
@@ -257,44 +263,49 @@ def open_predictor(
     return graph
 
 
-def identity(path: str | os.PathLike[str]) -> str:
+def identity(path: AnyPath) -> str:
     """Hash the file of a classifier or graph; of a folder, its description, which has a hash."""
     file = Path(path) / ABOUT if Path(path).is_dir() else Path(path)
-    return content_hash([file.read_bytes()], "blake2b")
+    with file.open("rb") as opened:
+        return content_hash(iter(partial(opened.read, 1 << 20), b""), "blake2b")
 
 
 # ---- one batch -----------------------------------------------------------------------------------
 
 
-def _answer(classifier: Answerer, probs: bool, sets: ConformalSets | None, batch: Batch) -> Lines:
+def _answer(
+    classifier: Answerer, probs: bool, sets: ConformalSets | None, batch: Batch
+) -> list[Line]:
     """Return what is known of each image of a batch, in their order; `file` is its number."""
-    lines: dict[int, dict[str, Any]] = {row: {"error": why} for row, why in batch.faults.items()}
+    lines: list[Line] = [{"file": row, "error": why} for row, why in batch.faults.items()]
     if len(batch.positions):
         details = classifier.details(batch.pixels.to(classifier.device))
-        said = described(classifier, details, sets, probs=probs)
-        lines |= zip(batch.positions, said, strict=True)
-    return [{"file": row, **lines[row]} for row in sorted(lines)]
+        answers = zip(
+            batch.positions, described(classifier, details, sets, probs=probs), strict=True
+        )
+        lines += [{"file": row, **columns} for row, columns in answers]
+    return sorted(lines, key=itemgetter("file"))
 
 
 def described(
     classifier: Answerer, details: Details, sets: ConformalSets | None, *, probs: bool = False
-) -> Lines:
+) -> list[Line]:
     """Return the columns of each image in their order, `set` as a list, and UNSHOWN ones."""
     p, base = details.probs.double().cpu(), details.base.double().cpu()
     reference, names = classifier.reference, classifier.names
     (largest, winner), number = p.max(dim=1), base.argmax(dim=1)
-    columns: dict[str, Any] = {
+    columns: Line = {
         "class": [names[j] for j in winner.tolist()],
         "confidence": details.confidence.double(),
         "entropy": torch.special.entr(p).sum(dim=1),
         "confidence_before": base.amax(dim=1),
     }
-    score, answered = None, None if details.answered is None else details.answered.cpu()
+    score, answered = None, details.answered
     if reference is not None:
         score = shift.scores(base.clamp_min(TINY).log(), reference.temperature)
         columns["ood"] = shift.unlike(reference, score)
     if answered is not None:
-        columns["answered"] = answered
+        columns["answered"] = answered = answered.cpu()
     if sets:
         ranked = p.argsort(dim=1, descending=True, stable=True).tolist()  # the likeliest first
         columns["set"] = [
@@ -306,9 +317,9 @@ def described(
         columns |= {f"p_{name}": p[:, j] for j, name in enumerate(each)}
     unshown = details.passes, score, number, largest, winner != number
     columns |= zip(UNSHOWN, unshown, strict=True)
-    nothing = [None] * len(p)
-    values = [x.tolist() if isinstance(x, Tensor) else x or nothing for x in columns.values()]
-    return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]
+    known = {name: column for name, column in columns.items() if column is not None}
+    values = [x.tolist() if isinstance(x, Tensor) else x for x in known.values()]
+    return [dict(zip(known, row, strict=True)) for row in zip(*values, strict=True)]
 
 
 # ---- going on, and the table ---------------------------------------------------------------------
@@ -325,7 +336,6 @@ class Log:
         content = json.dumps(value) + "\n"
         self.seal = content_hash([self.seal, content], "blake2b")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a", encoding="ascii", newline="") as file:
                 file.write(f"{self.seal} {content}")
         except OSError as error:
@@ -354,12 +364,12 @@ class Log:
             os.truncate(self.path, end)
 
 
-def _resumed(log: Log, run: Mapping[str, Any], total: int) -> int:
-    """Begin a log, or go on with one; return how many images are in it."""
-    path = log.path
+def _resumed(path: Path, run: Mapping[str, Any], total: int) -> tuple[Log, int]:
+    """Begin a log, or go on with one; also return how many images are in it."""
+    log = Log(path)
     length = path.stat().st_size if path.is_file() else 0
     batches = log.read() if length else iter(())
-    if (begun := next(batches, None)) is not None:
+    if begun := next(batches, None):
         if begun != run:
             key = next(key for key in run if begun.get(key) != run[key])
             raise InputError(
@@ -369,7 +379,7 @@ def _resumed(log: Log, run: Mapping[str, Any], total: int) -> int:
         done = sum(map(len, batches))
         if path.stat().st_size < length:
             advise(f"the end of {path} is damaged: {done} of {total} images are kept")
-        return done
+        return log, done
     if length:
         if not path.read_bytes().startswith(b'{"model": '):
             raise InputError(
@@ -378,23 +388,22 @@ def _resumed(log: Log, run: Mapping[str, Any], total: int) -> int:
         advise(f"{path} is of atta 0.1.0, without checksums: its images are predicted again")
         path.unlink()
     log.append(run)
-    return 0
+    return log, 0
 
 
 def _finish(log: Log, output: Path, total: int, classifier: Answerer) -> Predicted:
     """Write the table from the finished batches, remove them, and summarise the table."""
-    unreadable, seen, count = dict[str, str](), array("d"), 0
+    unreadable, seen = dict[str, str](), array("d")
 
     def rows() -> Iterator[Mapping[str, Any]]:
-        nonlocal count
+        count = 0
         for lines in islice(log.read(), 1, None):
             count += len(lines)
             for line in lines:
                 if "error" in line:
                     unreadable[line["file"]] = line["error"]
                     continue
-                known = map(line.get, SUMMED)
-                seen.extend(nan if value is None else value for value in known)
+                seen.extend(nan if line.get(name) is None else line[name] for name in SUMMED)
                 yield {name: value for name, value in line.items() if name not in UNSHOWN}
         if count != total:
             raise InputError(
@@ -441,42 +450,30 @@ def write_table(path: Path, lines: Iterable[Mapping[str, Any]], *, ending: str) 
     """Write rows: text (`file`, `set`), name or number (`class`), boolean (`answered`), numbers."""
     made = ({readable(name): _cell(value) for name, value in line.items()} for line in lines)
     first = next(made, None)
-    columns = COLUMNS if first is None else list(first)
-    rows = chain(() if first is None else [first], made)
+    example, rows = first or EMPTY, chain([] if first is None else [first], made)
     if ending == ".parquet":
-        _write_parquet(path, columns, rows)
+        arrow, parquet = _arrow()
+        schema = arrow.Table.from_pylist([example]).schema
+        with parquet.ParquetWriter(path, schema) as writer:
+            while group := list(islice(rows, GROUP)):
+                writer.write_table(arrow.Table.from_pylist(group, schema))
         return
     with path.open("w", encoding="utf-8", newline="") as file:
         if ending == ".jsonl":
             file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
             return
-        for cells in chain([columns], (row.values() for row in rows)):
-            safe = [FORMULA.sub("'", cell) if isinstance(cell, str) else cell for cell in cells]
-            # Python 3.11 does not quote a carriage return of itself.
-            broken = any("\r" in cell for cell in safe if isinstance(cell, str))
-            how: Any = {"quoting": csv.QUOTE_ALL if broken else csv.QUOTE_MINIMAL}
-            csv.writer(file, lineterminator="\n", **how).writerow(safe)
+        # Python 3.11 quotes a carriage return only if lines end in one.
+        ended = SimpleNamespace(write=lambda line: file.write(line.removesuffix("\r\n") + "\n"))
+        for cells in chain([example], (row.values() for row in rows)):
+            csv.writer(ended).writerow(
+                FORMULA.sub("'", cell) if isinstance(cell, str) else cell for cell in cells
+            )
 
 
 def _cell(value: Any) -> Any:
     """Return a set of classes as text, and all text so that it can be printed."""
     value = "|".join(map(str, value)) if isinstance(value, list) else value
     return readable(value) if isinstance(value, str) else value
-
-
-def _write_parquet(path: Path, columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> None:
-    arrow, parquet = _arrow()
-    rows = iter(rows)
-    group = list(islice(rows, GROUP))
-    known = {"file": arrow.string(), "set": arrow.string(), "answered": arrow.bool_()}
-    known["class"] = (
-        arrow.string() if group and isinstance(group[0]["class"], str) else arrow.int64()
-    )
-    schema = arrow.schema([(each, known.get(each, arrow.float64())) for each in columns])
-    with parquet.ParquetWriter(path, schema) as writer:
-        while group:
-            writer.write_table(arrow.Table.from_pylist(group, schema=schema))
-            group = list(islice(rows, GROUP))
 
 
 def _arrow() -> tuple[Any, Any]:

@@ -42,43 +42,47 @@ import html
 import json
 import os
 import pickle
-import re
 import socket
 import subprocess
 import sys
 import threading
-from collections import OrderedDict, deque
+import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from ipaddress import ip_address
 from math import prod
 from pathlib import Path
+from string import Template
 from typing import Any
 from urllib.parse import urlsplit
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from atta._base.errors import InputError, require
 from atta.calibrators import ViewBlend, shift
 from atta.calibrators.alarm import Alarm
+from atta.calibrators.risk import Promise
+from atta.calibrators.shift import Reference
 from atta.classifier.adapt import Drift
 from atta.classifier.estimator import Details
 from atta.classifier.export import Graph
 from atta.classifier.label_maps import described_map, pictures
-from atta.classifier.predict import UNSHOWN, Answerer, described, told
+from atta.classifier.predict import UNSHOWN, Answerer, Line, described, told
 from atta.classifier.segmenter import CalibratedSegmenter, Maps
 from atta.data.image_set import data_uri, decode, mode_of
 from atta.data.items import check_pixels
 from atta.data.preprocess import sheet_of
+from atta.networks.description import describe, inside
 from atta.run.runner import IMAGE
 
 with require("serve", "a page to try a classifier on"):
     import uvicorn
     from anyio import CapacityLimiter, fail_after, to_thread
     from starlette.applications import Starlette
+    from starlette.datastructures import Headers, MutableHeaders
     from starlette.exceptions import HTTPException
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -131,70 +135,50 @@ class Explainer:
     ) -> None:
         self._mode = mode_of(classifier.image_shape[0])  # refuses what Pillow has no images for
         self.classifier, self.coverage, self.views = classifier, coverage, views
-        self._names = classifier.names
         self._sets = None if coverage is None else classifier.conformal(coverage)
-        self._streams = OrderedDict[str, _Stream]()
+        self.stream = lru_cache(TABS)(lambda tab: Stream(classifier.reference))
 
-    def __call__(self, data: bytes) -> dict[str, Any]:
+    def __call__(self, data: bytes) -> Line:
         """Answer one image, or raise `InputError` with the reason why it cannot be answered."""
         return self.answer(self.read(data))
 
     def read(self, data: bytes, decoder: Callable[..., Tensor] = SENT) -> Tensor:
         """Decode bytes that were sent to the shape that is answered."""
         where, classifier = "this file", self.classifier
+        preprocess = None if classifier.any_size else classifier.preprocess
+        pixels = decoder(data, self._mode, preprocess, where)
         if classifier.any_size:
-            return decoder(data, self._mode, None, where)
-        pixels = decoder(data, self._mode, classifier.preprocess, where)
-        shape = classifier.image_shape
-        return check_pixels(pixels[None], shape, classifier.preprocess, where)[0]
+            return pixels
+        return check_pixels(pixels[None], classifier.image_shape, preprocess, where)[0]
 
-    def stream(self, tab: str = "") -> "_Stream":
-        """What is remembered of the images of one client."""
-        reference = self.classifier.reference
-        if tab not in self._streams:
-            alarm = None if reference is None else Alarm(reference)
-            self._streams[tab] = _Stream(deque(maxlen=REMEMBERED), alarm)
-        self._streams.move_to_end(tab)
-        if len(self._streams) > TABS:
-            self._streams.popitem(last=False)
-        return self._streams[tab]
-
-    def forget(self, tab: str = "") -> None:
-        """Forget the images of one client."""
-        self._streams.pop(tab, None)
-
-    def answer(self, pixels: Tensor, tab: str = "") -> dict[str, Any]:
+    def answer(self, pixels: Tensor, tab: str = "") -> Line:
         """Answer the decoded pixels of one image of a client."""
         if isinstance(self.classifier, CalibratedSegmenter):
             return self._mapped(pixels, self.classifier.answered_map(pixels))
         details = self.classifier.details(pixels[None].to(self.classifier.device))
         (said,) = described(self.classifier, details, self._sets)
-        score, number, largest, _ = (said.pop(name) for name in UNSHOWN[1:])
-        if score is not None:
-            stream = self.stream(tab)
-            stream.seen.append((score, largest, number))
-            if stream.alarm is not None:
-                stream.alarm.update(torch.tensor([score]))
+        score, number, largest, _ = (said.pop(name, None) for name in UNSHOWN[1:])
+        self.stream(tab).add(score, largest, number)
+        said.setdefault("passes", None)
         said["top"] = self._top(details.probs[0])
-        unusual = said.get("ood", 0.0) >= UNUSUAL
-        said["warning"] = WARNING if unusual else None
+        said["warning"] = WARNING if said.get("ood", 0.0) >= UNUSUAL else None
         if self.views:
             said["views"] = list(self._shown(pixels[None], details))
         return said
 
-    def _top(self, probs: Tensor) -> list[dict[str, Any]]:
+    def _top(self, probs: Tensor) -> list[Line]:
         """The most likely classes, or those of most pixels."""
         best, order = probs.double().sort(descending=True, stable=True)
         return [
-            {"class": self._names[j], "probability": p}
+            {"class": self.classifier.names[j], "probability": p}
             for j, p in zip(order[:TOP].tolist(), best[:TOP].tolist(), strict=True)
         ]
 
-    def _mapped(self, pixels: Tensor, maps: Maps) -> dict[str, Any]:
+    def _mapped(self, pixels: Tensor, maps: Maps) -> Line:
         """Answer the pixels of one image: four pictures, with the mean confidence."""
-        classes = len(self._names)
+        classes = len(self.classifier.names)
         said = described_map(maps, classes)
-        said |= {"class": self._names[said["class"]], "passes": None, "warning": None}
+        said |= {"class": self.classifier.names[said["class"]], "passes": None, "warning": None}
         parts = torch.bincount(maps.labels.flatten(), minlength=classes) / maps.labels.numel()
         said |= {"top": self._top(parts), "views": []}
         for one in pictures(pixels, maps, classes, MAP) if self.views else ():
@@ -204,18 +188,10 @@ class Explainer:
         return said
 
     def drift(self, tab: str = "") -> Drift | None:
-        """Compare the last images of a client with the validation images.
+        """Compare the last images of a client with the validation images, if there are enough."""
+        return self.stream(tab).drift()
 
-        None without these, or if there are too few images.
-        """
-        reference = self.classifier.reference
-        seen = torch.tensor(list(self.stream(tab).seen), dtype=torch.float64)
-        if reference is None or len(seen) < shift.LEAST:
-            return None
-        scores, confidence, numbers = seen.unbind(dim=1)
-        return Drift.of(reference, scores, numbers.long(), confidence)
-
-    def _shown(self, images: Tensor, details: Details) -> Iterator[dict[str, Any]]:
+    def _shown(self, images: Tensor, details: Details) -> Iterator[Line]:
         """The image and its views, each with the network's answer."""
         if isinstance(self.classifier, Graph):
             return
@@ -233,17 +209,42 @@ class Explainer:
                 "repeat": repeat,
                 "weight": weights.get(kind),
                 "picture": data_uri(shown[0], None if small else PICTURE),
-                "class": self._names[int(winner)] if known else None,
+                "class": self.classifier.names[int(winner)] if known else None,
                 "confidence": float(confidence) if known else None,
             }
 
 
-@dataclass(frozen=True)
-class _Stream:
-    """What is remembered of the images of one client."""
+class Stream:
+    """What is remembered of the images of one client, if the validation images are known."""
 
-    seen: deque[tuple[float, float, int]]
-    alarm: Alarm | None
+    def __init__(self, reference: Reference | None) -> None:
+        self.reference = reference
+        self.forget()
+
+    def forget(self) -> None:
+        """Start again."""
+        self.seen = deque[tuple[float, float, int]](maxlen=REMEMBERED)
+        self.alarm = None if self.reference is None else Alarm(self.reference)
+
+    def add(self, score: float | None, confidence: float, number: int) -> None:
+        """Remember the score and the confidence of an image, and the number of its class."""
+        if self.alarm is not None and score is not None:
+            self.seen.append((score, confidence, number))
+            self.alarm.update(torch.tensor([score]))
+
+    def drift(self) -> Drift | None:
+        """Compare the images with the validation images, if there are enough."""
+        if self.reference is None or len(self.seen) < shift.LEAST:
+            return None
+        scores, confidence, numbers = torch.tensor(list(self.seen), dtype=torch.float64).unbind(1)
+        return Drift.of(self.reference, scores, numbers.long(), confidence)
+
+    def sentence(self, promise: Promise | None) -> str | None:
+        """Say how the images have drifted, if a stated risk holds, and if an alarm is raised."""
+        if not (drift := self.drift()):
+            return None
+        since = self.alarm and self.alarm.raised
+        return told(drift, promise) + (f" Alarm since image {since}: a shift." if since else "")
 
 
 class Decoder:
@@ -251,14 +252,10 @@ class Decoder:
 
     It is called as `decode`. The process starts with the first image or with `start`, ends with
     `close` or with this process, and is replaced after an image that ended it.
-
-    Args:
-        seconds: Time of one image.
-        memory: Bytes that decoding may allocate, where the system has such limits.
     """
 
-    def __init__(self, seconds: float = DECODING, memory: int = MEMORY) -> None:
-        self.seconds, self.memory = seconds, memory
+    def __init__(self) -> None:
+        self.seconds, self.memory = DECODING, MEMORY  # of one image, where there are such limits
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
@@ -287,17 +284,12 @@ class Decoder:
 
     def __call__(self, *arguments: Any) -> Tensor:
         """Decode an image, or raise `InputError` with the reason why it cannot be decoded."""
-        late = threading.Event()
-
-        def end() -> None:
-            late.set()
-            process.kill()
-
         with self._lock:
             process = self.start()
             assert process.stdin
             assert process.stdout
-            timer = threading.Timer(self.seconds, end)
+            timer = threading.Timer(self.seconds, process.kill)
+            deadline = time.monotonic() + self.seconds
             timer.start()
             try:
                 pickle.dump(arguments, process.stdin)
@@ -310,7 +302,7 @@ class Decoder:
             except (OSError, ValueError, RuntimeError):  # the process ended
                 self.close()
                 why = "expected an image that can be decoded, got one that ends the decoder"
-                if late.is_set():
+                if time.monotonic() >= deadline:
                     why = (
                         f"expected an image that can be decoded within {self.seconds:g} seconds, "
                         "got one that takes longer"
@@ -318,7 +310,7 @@ class Decoder:
             finally:
                 timer.cancel()
                 timer.join()
-                if late.is_set():
+                if time.monotonic() >= deadline:  # the process may be ending just now
                     self.close()
         raise InputError(why)
 
@@ -359,10 +351,8 @@ class TryIt:
         name = f"[{host}]" if ":" in host else host
         self.url = f"http://{name}:{self._socket.getsockname()[1]}/"
         self._decoder = Decoder()
-        read = partial(explainer.read, decoder=self._decoder)
-        self.app = application(explainer, read, host=host, title=title, note=note)
         config = uvicorn.Config(
-            self.app,
+            Application(explainer, self._decoder, host, title, note),
             http=Timed,
             ws="none",
             lifespan="off",
@@ -417,68 +407,64 @@ class Timed(H11Protocol):
             self.loop.call_later(QUIET / 4, self._watch)
 
 
-def is_here(host: str) -> bool:
-    """Whether only this machine reaches a server at this address."""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
+class Application:
+    """The page and its answers, as an ASGI application for clients that name `host`.
 
+    It answers one image after the other, refuses more than may wait, refuses other sites, and sets
+    headers for the browser.
+    """
 
-def application(
-    explainer: Explainer,
-    read: Callable[[bytes], Tensor],
-    *,
-    host: str = HERE,
-    title: str = "",
-    note: str = "",
-) -> "Guarded":
-    """The page and its answers as an ASGI application, for clients that name `host`."""
-    page, policy = _page(explainer, title, note)
-    desk = _Desk(explainer, read, page)
-    openapi = json.loads((PAGE / "openapi.json").read_text(encoding="utf-8"))
-    routes = [
-        Route("/", desk.index),
-        Route("/answer", desk.answer, methods=["POST"]),
-        Route("/answers", desk.answers, methods=["POST"]),
-        Route("/reset", desk.reset, methods=["POST"]),
-        Route("/openapi.json", lambda request: JSONResponse(openapi)),
-    ]
-    return Guarded(Starlette(routes=routes, exception_handlers=SENTENCES), host, policy)
-
-
-class _Desk:
-    """Answers one image after the other, and refuses more than may wait."""
-
-    def __init__(self, explainer: Explainer, read: Callable[[bytes], Tensor], page: str) -> None:
-        self.explainer, self.read, self.page = explainer, read, page
+    def __init__(
+        self, explainer: Explainer, decoder: Decoder, host: str, title: str, note: str
+    ) -> None:
+        page, policy = _page(explainer, title, note)
+        openapi = (PAGE / "openapi.json").read_text(encoding="utf-8")
+        interface = Response(openapi, media_type="application/json")
+        routes = [
+            Route("/", HTMLResponse(page), methods=["GET"]),
+            Route("/openapi.json", interface, methods=["GET"]),
+            Route("/answer", self.answer, methods=["POST"]),
+            Route("/answers", self.answers, methods=["POST"]),
+            Route("/reset", self.reset, methods=["POST"]),
+        ]
+        self.app: ASGIApp = Starlette(routes=routes, exception_handlers=SENTENCES)
+        self.host, self.headers = host, {**HEADERS, "Content-Security-Policy": policy}
+        self.explainer, self.read = explainer, partial(explainer.read, decoder=decoder)
         self.waiting = self.held = 0
         # All cores are for the network.
         self.decoding, self.one_at_a_time = CapacityLimiter(1), CapacityLimiter(1)
 
-    async def index(self, request: Request) -> Response:
-        """The page."""
-        return HTMLResponse(self.page)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or refuse it."""
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(self.headers)
+            await send(message)
+
+        why = _refusal(Headers(scope=scope), self.host)
+        app = JSONResponse({"error": why}, 403) if why else self.app
+        await app(scope, receive, with_headers)
 
     async def answer(self, request: Request) -> Response:
         """Answer the bytes of one image."""
         async with self._body(request) as data:
-            return JSONResponse(await self._said(data, _tab(request)))
+            return JSONResponse(await self._said(data, request))
 
     async def answers(self, request: Request) -> Response:
         """Answer several images; one that cannot be answered costs only its own answer."""
-        found: list[dict[str, Any]] = []
+        found: list[Line] = []
         async with self._body(request, kinds=("application/json",)) as data:
             for image in _several(data):
                 try:
-                    found.append(await self._said(image, _tab(request)))
+                    found.append(await self._said(image, request))
                 except InputError as error:
                     found.append({"error": str(error)})
         return JSONResponse({"answers": found})
 
     async def reset(self, request: Request) -> Response:
         """Forget the images of this client."""
-        self.explainer.forget(_tab(request))
+        self.explainer.stream(_tab(request)).forget()
         return JSONResponse({"drift": None})
 
     @asynccontextmanager
@@ -495,28 +481,22 @@ class _Desk:
 
         try:
             # Slow clients wait for nobody, and nobody for them.
-            data = await sent(request, keep=keep, **how)
-            keep(0)
-            yield data
+            yield await sent(request, keep=keep, **how)
         finally:
             self.held -= own
 
-    async def _said(self, data: bytes, tab: str) -> dict[str, Any]:
+    async def _said(self, data: bytes, request: Request) -> Line:
         self.waiting += 1
         try:
             pixels = await to_thread.run_sync(self.read, data, limiter=self.decoding)
-            explain = partial(self._explain, pixels, tab)
+            explain = partial(self._explain, pixels, _tab(request))
             return await to_thread.run_sync(explain, limiter=self.one_at_a_time)
         finally:
             self.waiting -= 1
 
-    def _explain(self, pixels: Tensor, tab: str) -> dict[str, Any]:
-        said, drift = self.explainer.answer(pixels, tab), self.explainer.drift(tab)
-        watched = self.explainer.stream(tab).alarm
-        raised = None if watched is None else watched.raised
-        alarm = "" if raised is None else f" Alarm since image {raised}: a shift."
-        promise = self.explainer.classifier.promise
-        return said | {"drift": None if drift is None else told(drift, promise) + alarm}
+    def _explain(self, pixels: Tensor, tab: str) -> Line:
+        said, promise = self.explainer.answer(pixels, tab), self.explainer.classifier.promise
+        return said | {"drift": self.explainer.stream(tab).sentence(promise)}
 
 
 def _tab(request: Request) -> str:
@@ -575,80 +555,61 @@ async def sent(
         raise HTTPException(400, "the connection ended before the image did") from None
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    known = error if isinstance(error, HTTPException) else HTTPException(422, str(error))
+async def _sentence(request: Request, error: Exception) -> Response:
+    """Answer an error; Starlette also raises one of another kind, for the terminal."""
+    why = "this image could not be answered; the terminal of `atta serve` says why"
+    known = HTTPException(500, why)
+    if isinstance(error, InputError):
+        known = HTTPException(422, str(error))
+    elif isinstance(error, HTTPException):
+        known = error
     return JSONResponse({"error": known.detail}, known.status_code, known.headers)
 
 
-async def _failed(request: Request, error: Exception) -> Response:
-    """Starlette also raises the error, so that the terminal shows it."""
-    sentence = "this image could not be answered; the terminal of `atta serve` says why"
-    return JSONResponse({"error": sentence}, 500)
-
-
-SENTENCES: Any = {HTTPException: _refused, InputError: _refused, Exception: _failed}
+SENTENCES: Any = dict.fromkeys((HTTPException, InputError, Exception), _sentence)
 """Handlers that answer an error with {"error": a sentence}."""
 
 
-class Guarded:
-    """An application that refuses other sites and sets headers for the browser."""
-
-    def __init__(self, app: ASGIApp, host: str, policy: str = "default-src 'none'") -> None:
-        self.app, self.host = app, host
-        headers = {**HEADERS, "Content-Security-Policy": policy}
-        self.headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer as the application does, or refuse."""
-
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", []), *self.headers]
-            await send(message)
-
-        why = self._refusal(
-            {key.decode(): value.decode("latin-1") for key, value in scope["headers"]}
+def _refusal(headers: Headers, own: str) -> str | None:
+    """Why a client of the server at `own` is not answered."""
+    host, origin = headers.get("host", ""), headers.get("origin")
+    if not known_host(host, own):
+        return (
+            "expected the address of this machine, localhost or the name given as --host, "
+            "got another name"
         )
-        app: ASGIApp = JSONResponse({"error": why}, 403) if why else self.app
-        await app(scope, receive, with_headers)
+    elsewhere = origin is not None and origin.partition("://")[2].lower() != host.lower()
+    if elsewhere or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        return "expected a request from this page itself, got one from another page"
+    return None
 
-    def _refusal(self, headers: dict[str, str]) -> str | None:
-        """Why a client is not answered."""
-        host, origin = headers.get("host", ""), headers.get("origin")
-        if not self._known(host):
-            return (
-                "expected the address of this machine, localhost or the name given as --host, "
-                "got another name"
-            )
-        try:
-            elsewhere = origin is not None and urlsplit(origin).netloc.lower() != host.lower()
-        except ValueError:  # an address that cannot be read
-            elsewhere = True
-        if elsewhere or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return "expected a request from this page itself, got one from another page"
-        return None
 
-    def _known(self, host: str) -> bool:
-        """Whether a client may use this name; an address cannot be rebound to another machine."""
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-            if name in ("localhost", self.host.lower()):
-                return True
-            return ip_address(name).is_loopback or not is_here(self.host)
-        except ValueError:
-            return False
+def is_here(host: str) -> bool:
+    """Whether only this machine reaches a server at this address."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def known_host(host: str, own: str) -> bool:
+    """Whether a client may use this name of a server at `own`: no address can be rebound."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        if name in ("localhost", own.lower()):
+            return True
+        return ip_address(name).is_loopback or not is_here(own)
+    except ValueError:
+        return False
 
 
 def about(classifier: Answerer) -> tuple[str, ...]:
     """Return network, method and quality of a classifier; a graph does not know them."""
     if isinstance(classifier, Graph):
         return ()
-    inner: nn.Module = classifier.model
-    while isinstance(inside := getattr(inner, "model", None), nn.Module):
-        inner = inside  # of the normalisation
-    network = getattr(inner, "built", {}).get("name") or type(inner).__name__
-    facts = () if classifier.summary is None else classifier.summary.facts
-    return (f"network: {network}", *facts)
+    network = inside(describe(classifier.model))
+    name = network.get("name") or network["class"].rpartition(".")[2]
+    return (f"network: {name}", *(classifier.summary.facts if classifier.summary else ()))
 
 
 def _page(explainer: Explainer, title: str, note: str) -> tuple[str, str]:
@@ -669,15 +630,13 @@ def _page(explainer: Explainer, title: str, note: str) -> tuple[str, str]:
     template, style, script = (
         (PAGE / f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js")
     )
-    filled = {
-        "title": html.escape(title or "a calibrated classifier"),
-        "facts": "<br>".join(map(html.escape, facts)),
-        "known": json.dumps({"coverage": explainer.coverage, "largest": LARGEST}),
-        "style": style,
-        "script": script,
-    }
-    # In one go, so that the inserted texts are not searched for placeholders.
-    page = re.sub(r"{{(\w+)}}", lambda place: filled[place[1]], template)
+    page = Template(template).substitute(
+        title=html.escape(title or "a calibrated classifier"),
+        facts="<br>".join(map(html.escape, facts)),
+        known=json.dumps({"coverage": explainer.coverage, "largest": LARGEST}),
+        style=style,
+        script=script,
+    )
     policy = (
         f"default-src 'none'; script-src {_hashed(script)}; style-src {_hashed(style)}; "
         "img-src data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
