@@ -104,12 +104,18 @@ class Line:
             return None
         found = Summary.of(paired)
         ends = self.bounds.get((self.key, other.key, metric)) or _ends(found)
-        better = judged(*ends, SENSE.get(metric)) if ends else None
+        if ends is None:
+            return Difference(found.mean, None, None, None)
+        better = judged(*ends, SENSE.get(metric))
         base = 1 - other.mean(metric) if metric == "accuracy" else other.mean(metric)
         if better and abs(found.mean) < LEAST * abs(base):
             better = 0
-        low, high = ends or (None, None)
-        return Difference(found.mean, low, high, better)
+        return Difference(found.mean, *ends, better)
+
+    def better(self, other: Line, metric: str) -> int | None:
+        """Whether this line is better (1) or worse (-1) than another, if that is known."""
+        found = self.difference(other, metric)
+        return found and found.better
 
 
 class Difference(NamedTuple):
@@ -177,10 +183,9 @@ class Section:
     def metrics(self) -> tuple[str, ...]:
         """The metrics of the table: those that need labels, or those that do not if none do."""
         found = self.results.names("metric")
-        kinds = ([m for m in kind if m in found] for kind in (MAIN, CRITERIA, tuple(ENTROPIES)))
-        main = next(filter(None, kinds), [])
-        main = main or [metric for metric in found if metric != CLASS_CHANGES]
-        return (*main, *(metric for metric in found if metric == CLASS_CHANGES))
+        others = [metric for metric in found if metric != CLASS_CHANGES]
+        kinds = (kind for kind in (MAIN, CRITERIA, ENTROPIES) if not {*kind}.isdisjoint(found))
+        return tuple(one for one in (*next(kinds, others), CLASS_CHANGES) if one in found)
 
     @cached_property
     def table(self) -> Table | None:
@@ -282,17 +287,13 @@ class Section:
 
         By every judge they are better than vanilla, and not worse than the best.
         """
-        base = self.vanilla
-        bests = [(one, next(iter(_sorted(self.ranked, one)), None)) for one in self.judges]
-
-        def good(one: Line) -> bool:
-            return all(
-                (not base or _judged(one, base, metric) == 1)
-                and (best in (None, one) or _judged(one, best, metric) in (0, 1))
-                for metric, best in bests
-            )
-
-        return sorted(filter(good, self.ranked), key=lambda one: one.passes or math.inf)
+        good = self.ranked
+        for metric in self.judges:
+            if self.vanilla:
+                good = [one for one in good if one.better(self.vanilla, metric) == 1]
+            for best in _sorted(self.ranked, metric)[:1]:
+                good = [one for one in good if one is best or one.better(best, metric) in (0, 1)]
+        return sorted(good, key=lambda one: one.passes or math.inf)
 
     @cached_property
     def advised(self) -> Line | None:
@@ -306,16 +307,13 @@ class Section:
         if self.proven:
             return self.proven[0]
         base, tempered = self.vanilla, self._find(TEMPERATURE)
-        if (
-            base
-            and tempered in self.ranked
-            and all(
-                tempered.mean(metric) < base.mean(metric) and _judged(tempered, base, metric) != -1
-                for metric in self.judges
-            )
-        ):
-            return tempered
-        return base or self.ranked[0]
+        if not base or tempered not in self.ranked:
+            return base or self.ranked[0]
+        lower = (
+            tempered.mean(metric) < base.mean(metric) and tempered.better(base, metric) != -1
+            for metric in self.judges
+        )
+        return tempered if all(lower) else base
 
     @property
     def recommended(self) -> Line | None:
@@ -387,12 +385,6 @@ class Section:
             "classes": (self.detail("per_class") or {}).get("names"),
             "record": self.tested,
         }
-
-
-def _judged(one: Line, other: Line | None, metric: str) -> int | None:
-    """Whether a line is better (1) or worse (-1) than another, if that is known."""
-    found = one.difference(other, metric) if other else None
-    return found.better if found else None
 
 
 def _sorted(lines: Sequence[Line], metric: str) -> list[Line]:

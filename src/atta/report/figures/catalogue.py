@@ -7,8 +7,14 @@ from typing import Any
 
 from atta._base.errors import InputError, suggest
 from atta.report.figures import comparison
-from atta.report.figures.detail import confidence_histograms, per_class, risks, shares, weights
-from atta.report.figures.reliability import diagram
+from atta.report.figures.detail import (
+    confidence_histograms,
+    diagram,
+    per_class,
+    risks,
+    shares,
+    weights,
+)
 from atta.report.figures.theme import Detail, finished, grid, names_of
 from atta.report.sections import with_cost
 from atta.results.rows import Results

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -15,10 +15,8 @@ from atta.report.figures.theme import (
     alt,
     chart_of,
     grid,
-    metric_axis,
     named_rows,
     number,
-    sense,
     titled,
     told_apart,
     tooltips,
@@ -44,59 +42,60 @@ def ranking(results: Results, metric: str = "brier", *, title: str = "", width: 
     the baseline. Like `Results.pivot`, it refuses rows of different datasets or sizes.
     """
     data = _ranked(results, metric, higher=DRAWN.get(metric) == "higher")
-    axis = alt.Axis(tickCount=5, labelFlush=False)
-    x = alt.X("value:Q", title=sense(metric), scale=alt.Scale(zero=False), axis=axis)
-    baseline = [d for d in data if d["method"] == BASELINE and d["value"] is not None]
-
-    def layers(base: Any) -> list[Any]:
-        guides = [chart_of(baseline).mark_rule(style="guide").encode(x="value:Q")]
-        return [
-            *guides[: len(baseline)],
-            base.mark_rule(style="measured", strokeWidth=2).encode(x="low:Q", x2="high"),
-            base.mark_point(style="measured", filled=True, size=70).encode(x=x),
-        ]
-
-    note = f"; dashed: {BASELINE}" if baseline else ""
-    return _by_method(data, metric, layers, title or f"Methods by {metric}", note, width)
+    base = _by_method(data)
+    layers = [
+        base.mark_rule(style="measured", strokeWidth=2).encode(x="low:Q", x2="high"),
+        base.mark_point(style="measured", filled=True, size=70).encode(
+            x=_metric_axis(alt.X, metric).axis(tickCount=5, labelFlush=False)
+        ),
+    ]
+    note = ""
+    if baseline := [d for d in data if d["method"] == BASELINE and d["value"] is not None]:
+        layers.insert(0, chart_of(baseline).mark_rule(style="guide").encode(x="value:Q"))
+        note = f"; dashed: {BASELINE}"
+    return _described(layers, data, metric, title or f"Methods by {metric}", note, width)
 
 
 def entropy(results: Results, metric: str = "entropy") -> Any:
     """Draw the entropy of each method on images of unknown classes, highest (best) first."""
-    axis = alt.Axis(tickCount=6, labelFlush=False)
-    x = alt.X("value:Q", title=f"{metric} (higher is better)", axis=axis)
-
-    def layers(base: Any) -> list[Any]:
-        return [
-            base.mark_bar(color=SKY, height={"band": 0.7}).encode(x=x),
-            base.mark_rule(style="whisker").encode(x="low:Q", x2="high"),
-        ]
-
+    data = _ranked(results, metric, higher=True)
+    base = _by_method(data)
+    x = alt.X("value:Q", title=f"{metric} (higher is better)")
+    layers = [
+        base.mark_bar(color=SKY, height={"band": 0.7}).encode(
+            x=x.axis(tickCount=6, labelFlush=False)
+        ),
+        base.mark_rule(style="whisker").encode(x="low:Q", x2="high"),
+    ]
     title = f"{metric.replace('_', ' ').capitalize()} on images of unknown classes"
-    return _by_method(_ranked(results, metric, higher=True), metric, layers, title)
+    return _described(layers, data, metric, title)
 
 
 def _ranked(results: Results, metric: str, *, higher: bool) -> list[Datum]:
     """The methods, best first; those without a finite number come last and have no mark."""
-    found = _summaries(results, metric)
-    data = [d for d in found if d["value"] is not None]
-    if not data:
+    sign = -1 if higher else 1
+    found = _summaries(results, metric).values()
+    data = sorted(found, key=lambda d: (d["value"] is None, sign * (d["value"] or 0)))
+    if data[0]["value"] is None:
         raise InputError(f"no {metric} of these rows is a finite number")
-    data.sort(key=lambda d: d["value"], reverse=higher)
-    return data + [d for d in found if d["value"] is None]
+    return data
 
 
-def _by_method(
+def _by_method(data: list[Datum]) -> alt.Chart:
+    """A chart with a row for each method, without marks."""
+    tips = tooltips("method", "value", "interval", "runs")
+    return chart_of(data).encode(y=named_rows("method", data), tooltip=tips)
+
+
+def _described(
+    layers: list[Any],
     data: list[Datum],
     metric: str,
-    layers: Callable[[Any], list[Any]],
     title: str,
     note: str = "",
     width: int = 420,
 ) -> Any:
-    """Draw layers with a row for each method, and describe the best and the worst of them."""
-    base = chart_of(data).encode(
-        y=named_rows("method", data), tooltip=tooltips("method", "value", "interval", "runs")
-    )
+    """Layer a chart that has a row for each method, and describe the best and the worst of them."""
     runs = max(d["runs"] for d in data)
     if runs > 1:
         shown = f"mean of {runs} runs and its 95 % interval"
@@ -105,12 +104,23 @@ def _by_method(
     else:
         shown = "one run"
     first, *_, last = [d for d in data if d["value"] is not None] * 2
-    chart = alt.layer(*layers(base), width=width, height=max(40, 24 * len(data)))
+    chart = alt.layer(*layers, width=width, height=max(40, 24 * len(data)))
     what = (
         f"{metric} of {len(data)} methods, from {first['method']} ({first['value']:.4f}) "
         f"to {last['method']} ({last['value']:.4f})"
     )
     return titled(chart, width, title, [shown + note], what)
+
+
+def _sense(metric: str) -> str:
+    """A metric's name on an axis, and which direction is better."""
+    better = DRAWN.get(metric)
+    return f"{metric} ({better} is better)" if better else metric
+
+
+def _metric_axis(channel: Any, metric: str) -> Any:
+    """The axis of a metric, which need not start at 0."""
+    return channel("value:Q", title=_sense(metric)).scale(zero=False)
 
 
 def sizes(results: Results, metrics: Sequence[str] = ()) -> Any:
@@ -132,20 +142,16 @@ def _sizes(results: Results, metric: str, apart: Mapping[str, Any]) -> Any:
     data = [
         {"validation": count, **row}
         for count in counts
-        for row in _summaries(found.where(validation=count), metric)
+        for row in _summaries(found.where(validation=count), metric).values()
     ]
-    x = alt.X(
-        "validation:Q",
-        title="validation images",
-        scale=alt.Scale(type="log", nice=False),
-        axis=alt.Axis(values=counts, format=",d", grid=False, labelFlush=False),
-    )
+    x = alt.X("validation:Q", title="validation images").scale(type="log", nice=False)
+    x = x.axis(values=counts, format=",d", grid=False, labelFlush=False)
     base = chart_of(data).encode(x=x, color=apart["color"])
-    y, low = metric_axis(metric), alt.Y("low:Q", title=sense(metric))
+    y = _metric_axis(alt.Y, metric)
     tips = tooltips("validation", "method", "value", "interval", "runs")
     listed = ", ".join(f"{count:,}" for count in counts)
     return alt.layer(
-        base.mark_area(opacity=0.12).encode(y=low, y2="high"),
+        base.mark_area(opacity=0.12).encode(y=alt.Y("low:Q", title=_sense(metric)), y2="high"),
         base.mark_line(strokeWidth=2).encode(y=y, strokeDash=apart["strokeDash"]),
         base.mark_point(filled=True, size=50, opacity=1).encode(
             y=y, shape=apart["shape"], tooltip=tips
@@ -165,13 +171,10 @@ def cost(results: Results, metric: str = "brier", *, title: str = "", width: int
     names = list(dict.fromkeys(d["method"] for d in data))
     apart = told_apart(names, orient="top", columns=max(1, width // 140))
     ticks = _apart({d["passes"] for d in data})
-    x = alt.X(
-        "passes:Q",
-        title="network passes per image",
-        scale=alt.Scale(type="log", base=2, nice=False, padding=36),
-        axis=alt.Axis(values=ticks, format=",.2~f", grid=False, labelFlush=False),
-    )
-    y, tips = metric_axis(metric), tooltips("method", "policy", "passes", "value")
+    x = alt.X("passes:Q", title="network passes per image")
+    x = x.scale(type="log", base=2, nice=False, padding=36)
+    x = x.axis(values=ticks, format=",.2~f", grid=False, labelFlush=False)
+    y, tips = _metric_axis(alt.Y, metric), tooltips("method", "policy", "passes", "value")
     base = chart_of(data).encode(x=x, color=apart["color"])
     points = base.mark_point(filled=True, size=70, opacity=1)
     texts = chart_of(_texts(data)).mark_text(style="note", align="left", dx=9)
@@ -228,9 +231,8 @@ def cost_points(results: Results, metric: str = "brier") -> list[Datum]:
     counts: dict[Contender, list[float]] = {}
     for row in results.where(metric=PASSES):
         counts.setdefault(contender(row), []).append(row.value)
-    keys = labels(map(contender, results.where(metric=metric)))
     points = []
-    for key, summary in zip(keys, _summaries(results, metric), strict=True):
+    for key, summary in _summaries(results, metric).items():
         detail = details.get(key, {"policy": key.policy})
         known = fmean(counts[key]) if key in counts else detail.get(PASSES)
         passes = known or (Policy.parse(key.policy).passes if key.policy else 1)
@@ -239,22 +241,27 @@ def cost_points(results: Results, metric: str = "brier") -> list[Datum]:
     return points
 
 
-def _summaries(results: Results, metric: str) -> list[Datum]:
-    """The mean of a metric over splits and seeds with its interval, one row per method."""
+def _summaries(results: Results, metric: str) -> dict[Contender, Datum]:
+    """The mean of a metric over splits and seeds, with its interval, by what is compared."""
     found = results.where(metric=metric)
     if not found.rows:
         raise InputError(f"there are no rows of {metric} to draw")
     names = labels(map(contender, found))
     table = relabelled(Results(found.rows)).pivot()  # refuses to average different settings
     over_images = bounds(found.intervals)
-    summaries = []
+    summaries = {}
     for (key, name), summary in zip(names.items(), table.numbers.values(), strict=True):
         half = math.nan if summary.interval is None else summary.interval
         ends = (summary.mean - half, summary.mean + half)
         if summary.count == 1:
             ends = over_images.get((key, None, metric), ends)
         low, high = map(number, ends)
-        interval = "one run" if low is None or high is None else f"{low:.5f} to {high:.5f}"
-        seen = {"value": number(summary.mean), "low": low, "high": high}
-        summaries.append({"method": name, **seen, "runs": summary.count, "interval": interval})
+        summaries[key] = {
+            "method": name,
+            "value": number(summary.mean),
+            "low": low,
+            "high": high,
+            "runs": summary.count,
+            "interval": "one run" if None in (low, high) else f"{low:.5f} to {high:.5f}",
+        }
     return summaries

@@ -14,15 +14,16 @@ import math
 import os
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
+from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from xml.sax.saxutils import quoteattr
 
 from atta._base.errors import InputError, require
 from atta._base.files import whole_file
-from atta.results.words import DRAWN, contender, labels
+from atta.results.words import contender, labels
 
 if TYPE_CHECKING:
     import altair
@@ -120,7 +121,6 @@ def finished(chart: Any, dark: bool = False) -> alt.TopLevelMixin:
 Detail: TypeAlias = Mapping[str, Any]
 """An entry of `Results.details`."""
 Datum: TypeAlias = dict[str, Any]
-OVER, UNDER = "over-confident", "under-confident"
 _TOOLTIPS = {
     "passes": ("passes", ",.2~f"),
     "validation": ("validation images", ",d"),
@@ -192,56 +192,52 @@ def tooltips(*fields: str, **titles: str) -> list[alt.Tooltip]:
 
 def unit(channel: Any, field: str, title: str | None = None, *, labels: bool = True) -> Any:
     """A channel with an axis from 0 to 1."""
-    axis = alt.Axis(
-        values=[0, 0.2, 0.4, 0.6, 0.8, 1],
-        format=".1f",
-        labels=labels,
-        ticks=labels,
-        labelFlush=False,
-    )
-    return channel(f"{field}:Q", title=title, scale=alt.Scale(domain=[0, 1]), axis=axis)
-
-
-def metric_axis(metric: str) -> alt.Y:
-    """The axis of a metric that need not start at 0."""
-    return alt.Y("value:Q", title=sense(metric), scale=alt.Scale(zero=False))
+    ticks = [0, 0.2, 0.4, 0.6, 0.8, 1]
+    axis = alt.Axis(values=ticks, format=".1f", labels=labels, ticks=labels, labelFlush=False)
+    return channel(f"{field}:Q", title=title, axis=axis).scale(domain=[0, 1])
 
 
 def named_rows(field: str, data: Sequence[Datum]) -> alt.Y:
     """An axis that names every row, in the order of the data."""
     names = list(dict.fromkeys(row[field] for row in data))
-    axis = alt.Axis(labelOverlap=False, ticks=False, labelPadding=6, labelLimit=220)
-    return alt.Y(f"{field}:N", title=None, scale=alt.Scale(domain=names), axis=axis)
+    rows = alt.Y(f"{field}:N", title=None).scale(domain=names)
+    return rows.axis(labelOverlap=False, ticks=False, labelPadding=6, labelLimit=220)
 
 
 def histogram(
     field: str,
-    methods: Sequence[tuple[str, Sequence[int | float]]],
+    methods: Iterable[tuple[str, Sequence[int | float]]],
     title: str,
+    width: int,
     tips: list[alt.Tooltip],
     y: alt.Y | None = None,
-) -> list[Any]:
-    """The layers of histograms over [0, 1] in equal bins: the first as bars, a second as a line.
+) -> Any:
+    """Draw histograms over [0, 1] in equal bins: the first as bars, a second as a line.
 
     By default the values are numbers of images, on an axis of log(1 + images), which can show 0.
     """
-    ticks = alt.Axis(values=[0, *(10**power for power in range(10))], format=",d")
-    scale = alt.Scale(type="symlog")
-    y = y or alt.Y(f"{field}:Q", title="images (log scale)", scale=scale, axis=ticks)
+    ticks = [0, *(10**power for power in range(10))]
+    images = alt.Y("images:Q", title="images (log scale)").scale(type="symlog")
+    y = y or images.axis(values=ticks, format=",d")
     layers: list[Any] = []
     for name, values in methods:
         rows: list[Datum] = []
         for i, value in enumerate(values):
             start, end = i / len(values), (i + 1) / len(values)
-            text = f"({start:.3g}, {end:.3g}]"
-            rows.append({"from": start, "to": end, field: value, "range": text, "method": name})
+            found = {"from": start, "to": end, field: value, "range": between(start, end)}
+            rows.append({**found, "method": name})
         if layers:  # a step ends where the next one starts
             rows.append({**rows[-1], "from": 1.0})
             marks = chart_of(rows).mark_line(interpolate="step-after", color=VERMILION)
         else:
             marks = chart_of(rows).mark_rect(color=SKY).encode(x2="to", y2=alt.datum(0))
         layers.append(marks.encode(x=unit(alt.X, "from", title), y=y, tooltip=tips))
-    return layers
+    return alt.layer(*layers, width=width, height=180)
+
+
+def between(start: float, end: float) -> str:
+    """The name of a bin."""
+    return f"({start:.3g}, {end:.3g}]"
 
 
 def above(offset: int = 4, **more: Any) -> alt.Legend:
@@ -254,8 +250,7 @@ def told_apart(names: Sequence[str], **legend: Any) -> dict[str, Any]:
     key = alt.Legend(title=None, symbolOpacity=1, symbolSize=70, **legend)
 
     def scale(values: Sequence[Any]) -> alt.Scale:
-        used = [values[i % len(values)] for i in range(len(names))]
-        return alt.Scale(domain=list(names), range=used)
+        return alt.Scale(domain=list(names), range=list(islice(cycle(values), len(names))))
 
     return {
         "color": alt.Color("method:N", scale=scale(COLOURS), legend=key),
@@ -264,46 +259,20 @@ def told_apart(names: Sequence[str], **legend: Any) -> dict[str, Any]:
     }
 
 
-def calibration(images: int, confidence: float, accuracy: float) -> Datum:
-    """The numbers of a group of images: confidence, accuracy, and the gap between them."""
-    sense = OVER if confidence >= accuracy else UNDER
-    gap = confidence - accuracy
-    found: Datum = {"images": images, "confidence": confidence, "accuracy": accuracy}
-    return {**found, "gap": gap, "sense": sense}
-
-
-def of_title(title: str) -> str:
-    """The title as part of a sentence, if there is one."""
-    return f" of {title}" if title else ""
-
-
-def sense(metric: str) -> str:
-    """A metric's name on an axis, and which direction is better."""
-    better = DRAWN.get(metric)
-    return f"{metric} ({better} is better)" if better else metric
-
-
 def number(value: Any) -> float | None:
     """A finite number, or None: JSON has no nan or inf, and results.json stores them as text."""
     return value if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def class_names(detail: Detail, count: int) -> list[str]:
-    """The names of the classes, or their numbers; duplicate names get their number appended."""
-    found = (detail.get("per_class") or {}).get("names") or []
-    return _unique([str(name) for name in (found if len(found) == count else range(count))])
-
-
 def names_of(details: Sequence[Detail]) -> list[str]:
     """The names of the methods of these details, all different."""
-    keys = [
-        contender(detail)._replace(experiment="", dataset="", validation=0) for detail in details
-    ]
+    anywhere = {"experiment": "", "dataset": "", "validation": 0}
+    keys = [contender({**detail, **anywhere}) for detail in details]
     named = labels(keys)
-    return _unique([named[key] for key in keys], 1)
+    return distinct([named[key] for key in keys], 1)
 
 
-def _unique(names: Sequence[str], start: int = 0) -> list[str]:
+def distinct(names: Sequence[str], start: int = 0) -> list[str]:
     """Append its number to each name that occurs more than once."""
     times = Counter(names)
     return [f"{name} ({i})" if times[name] > 1 else name for i, name in enumerate(names, start)]
