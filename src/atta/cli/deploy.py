@@ -33,8 +33,7 @@ from atta.cli.options import (
 from atta.cli.terminal import err, resumable, say, say_written, tell, waiting, write_numbers
 
 Risk = Annotated[
-    float | None,
-    Option(help="Answer only where at most this part is wrong: 0.01; else unsure."),
+    float | None, Option(help="Answer only where at most this part is wrong: 0.01; else unsure.")
 ]
 if TYPE_CHECKING:
     from atta.classifier.classifier import CalibratedClassifier

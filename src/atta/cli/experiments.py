@@ -36,7 +36,7 @@ from atta.cli.options import (
     read_device,
     read_settings,
 )
-from atta.cli.pages import write_results
+from atta.cli.records import write_results
 from atta.cli.terminal import bar, formatted, out, resumable, say, say_written, tell, waiting
 from atta.results.rows import Results
 
@@ -96,24 +96,6 @@ def _print_epoch(epoch: Epoch) -> None:
         print(f"epoch {epoch.epoch}/{epoch.of} loss {epoch.loss:.4f}", flush=True)
 
 
-@dataclass(frozen=True)
-class Views:
-    """Which views of which images are recorded."""
-
-    policy: Annotated[str, Option(help='A policy by name or as text: "flip + 5 crop".')] = "aug8"
-    shift: Annotated[
-        int | None, Option(metavar="SEED", help="First add the noise and blur of CIFAR-10*.")
-    ] = None
-    seed: Seed = 0
-    draws: Annotated[str, Option(help="random, as in the paper, or stratified.")] = "random"
-    rehearse: Annotated[
-        bool,
-        Option(
-            "--rehearse", help="Also record degraded images, for hedged methods: up to 3 passes."
-        ),
-    ] = False
-
-
 @grouped
 def collect(
     model: ModelArgument,
@@ -122,7 +104,18 @@ def collect(
         str, Option("--output", "-o", metavar="FILE|FOLDER", help="NAME.safetensors, or a folder.")
     ],
     *,
-    views: Views,
+    policy: Annotated[str, Option(help='A policy by name or as text: "flip + 5 crop".')] = "aug8",
+    shift: Annotated[
+        int | None, Option(metavar="SEED", help="First add the noise and blur of CIFAR-10*.")
+    ] = None,
+    seed: Seed = 0,
+    draws: Annotated[str, Option(help="random, as in the paper, or stratified.")] = "random",
+    rehearse: Annotated[
+        bool,
+        Option(
+            "--rehearse", help="Also record degraded images, for hedged methods: up to 3 passes."
+        ),
+    ] = False,
     source: Source,
     photographs: Photographs,
     running: Running,
@@ -139,9 +132,9 @@ def collect(
 
     if half and as_folder(output):
         raise InputError(f"--half: expected -o NAME.safetensors, got the folder {output}")
-    how, policy, preprocess = running.read(), Policy.parse(views.policy), photographs.read()
+    how, views, preprocess = running.read(), Policy.parse(policy), photographs.read()
     with waiting(f"reading {dataset}"):
-        images, arranged = _read_shifted(source, dataset, views.shift)
+        images, arranged = _read_shifted(source, dataset, shift)
         network, about = find_model(model)
     with resumable(Path(output)):
         record = record_answers(
@@ -150,10 +143,10 @@ def collect(
             source.labels,
             class_names=source.class_names(),
             skip_bad=source.skip_bad,
-            policy=policy,
-            seed=views.seed,
-            draws=views.draws,
-            rehearse=views.rehearse,
+            policy=views,
+            seed=seed,
+            draws=draws,
+            rehearse=rehearse,
             preprocess=preprocess,
             output=output,
             origin={**about, **arranged},
@@ -318,10 +311,7 @@ def demo(output: Output = Path("atta-demo")) -> None:
                 import_module(library)
         type_commands(PHOTOGRAPHS, output, folder)
         results = Results.load(output / "evaluation.json")
-        before, scaled, after = (
-            next(row.value for row in results if (row.method, row.metric) == (method, "nll"))
-            for method in results.names("method")
-        )
+        before, scaled, after = (row.value for row in results.where(metric="nll"))
         tell(
             f"\nOn 1000 new photographs the NLL falls from {before:.4f} to {after:.4f} "
             f"({after / before - 1:+.0%}); temperature scaling alone reaches {scaled:.4f} "

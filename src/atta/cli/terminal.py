@@ -11,7 +11,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from io import StringIO
 from itertools import count
 from pathlib import Path
@@ -179,8 +179,8 @@ def formatted(style: str) -> Callable[[Table], None]:
     """Return the function that prints a table in a style."""
     styles: dict[str, Callable[[Table], None]] = {
         "table": show,
-        "markdown": lambda table: _plain(f"{table.markdown()}\n\n{table.legend}".rstrip(), "\n\n"),
-        "csv": lambda table: _plain(table.csv(), end=""),
+        "markdown": lambda table: _plain(f"{table.markdown()}\n\n{table.legend}".rstrip() + "\n"),
+        "csv": lambda table: _plain(table.csv().removesuffix("\n")),
         "latex": lambda table: _plain(table.latex()),
     }
     if style not in styles:
@@ -188,8 +188,8 @@ def formatted(style: str) -> Callable[[Table], None]:
     return styles[style]
 
 
-def _plain(text: str, end: str = "\n") -> None:
-    print(readable(text), end=end, file=out.file, flush=True)
+def _plain(text: str) -> None:
+    print(readable(text), file=out.file, flush=True)
 
 
 @contextmanager
@@ -267,7 +267,7 @@ class Unfailing:
 
     def write(self, text: str) -> int:
         """Write, or do nothing after an error."""
-        self._try(lambda: self.stream.write(text))
+        self._try(self.stream.write, text)
         return len(text)
 
     def flush(self) -> None:
@@ -277,31 +277,29 @@ class Unfailing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
 
-    def _try(self, act: Callable[[], object]) -> None:
-        if self.failed is not None:
-            return
-        try:
-            act()
-        except OSError as error:
-            self.failed = error
-            # The rest of its buffer would fail again when the interpreter ends.
-            with suppress(OSError, ValueError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
+    def _try(self, act: Callable[..., object], *text: str) -> None:
+        if self.failed is None:
+            try:
+                act(*text)
+            except OSError as error:
+                self.failed = error
+                # The rest of its buffer would fail again when the interpreter ends.
+                with suppress(OSError, ValueError):
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
 
 
 @contextmanager
 def unfailing() -> Iterator[Unfailing]:
     """Keep printing from raising; yield the stream of answers, which keeps the first error."""
     codecs.register_error("atta-plain", _replaced)
-    before = sys.stdout, sys.stderr  # None where a shell closed it
-    answers, rest = (Unfailing(StringIO() if stream is None else stream) for stream in before)
-    sys.stdout, sys.stderr = cast(TextIO, answers), cast(TextIO, rest)
-    try:
-        yield answers
-    finally:
-        answers.flush()
-        rest.flush()
-        sys.stdout, sys.stderr = before
+    streams = (sys.stdout, sys.stderr)  # None where a shell closed it
+    answers, rest = (Unfailing(StringIO() if stream is None else stream) for stream in streams)
+    with redirect_stdout(cast(TextIO, answers)), redirect_stderr(cast(TextIO, rest)):
+        try:
+            yield answers
+        finally:
+            answers.flush()
+            rest.flush()
 
 
 def _replaced(error: UnicodeError) -> tuple[str, int]:

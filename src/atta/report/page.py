@@ -65,11 +65,7 @@ class Tables:
 
 
 def report(
-    results: Results,
-    *,
-    title: str = "",
-    images: Any = None,
-    tables: Tables | None = None,
+    results: Results, *, title: str = "", images: Any = None, tables: Tables | None = None
 ) -> str:
     """Write results as one self-contained HTML page; equal results give equal pages.
 

@@ -88,12 +88,7 @@ def _by_method(data: list[Datum]) -> alt.Chart:
 
 
 def _described(
-    layers: list[Any],
-    data: list[Datum],
-    metric: str,
-    title: str,
-    note: str = "",
-    width: int = 420,
+    layers: list[Any], data: list[Datum], metric: str, title: str, note: str = "", width: int = 420
 ) -> Any:
     """Layer a chart that has a row for each method, and describe the best and the worst of them."""
     runs = max(d["runs"] for d in data)

@@ -36,8 +36,7 @@ else:
 
         def __getattr__(self, name: str) -> Any:
             with require("report", "a figure"):
-                import altair
-            return getattr(altair, name)
+                return getattr(import_module("altair"), name)
 
     alt = _Altair()
 
@@ -121,31 +120,44 @@ def finished(chart: Any, dark: bool = False) -> alt.TopLevelMixin:
 Detail: TypeAlias = Mapping[str, Any]
 """An entry of `Results.details`."""
 Datum: TypeAlias = dict[str, Any]
-_TOOLTIPS = {
-    "passes": ("passes", ",.2~f"),
-    "validation": ("validation images", ",d"),
-    "value": ("mean", ".5f"),
-    "runs": ("runs", ",d"),
-    "range": ("confidence in", ""),
-    "images": ("images", ",d"),
-    "confidence": ("mean confidence", ".4f"),
-    "accuracy": ("accuracy", ".4f"),
-    "gap": ("confidence − accuracy", "+.4f"),
-    "interval": ("its 95 % interval", ""),
-    "kind": ("view", ""),
-    "weight": ("weight", "+.4f"),
-    "limit": ("limit", ".4f"),
-    "mean_share": ("mean share", ".4f"),
-    "set": ("images", ""),
-    "part": ("share of images", ".1%"),
-    "name": ("quantity", ""),
-    "rate": ("value", ".1%"),
-    "coverage": ("answered", ".1%"),
-    "risk": ("risk", ".2%"),
-    "low": ("its 95 % interval from", ".2%"),
-    "high": ("to", ".2%"),
+_TITLES = {
+    "validation": "validation images",
+    "value": "mean",
+    "range": "confidence in",
+    "confidence": "mean confidence",
+    "gap": "confidence − accuracy",
+    "interval": "its 95 % interval",
+    "kind": "view",
+    "mean_share": "mean share",
+    "set": "images",
+    "part": "share of images",
+    "name": "quantity",
+    "rate": "value",
+    "coverage": "answered",
+    "low": "its 95 % interval from",
+    "high": "to",
 }
-"""The title of a field in a tooltip, unless it is its name; its format if it is a number."""
+"""The titles of fields in tooltips, unless they are their names."""
+_NUMBERS = {
+    "passes": ",.2~f",
+    "validation": ",d",
+    "value": ".5f",
+    "runs": ",d",
+    "images": ",d",
+    "confidence": ".4f",
+    "accuracy": ".4f",
+    "gap": "+.4f",
+    "weight": "+.4f",
+    "limit": ".4f",
+    "mean_share": ".4f",
+    "part": ".1%",
+    "rate": ".1%",
+    "coverage": ".1%",
+    "risk": ".2%",
+    "low": ".2%",
+    "high": ".2%",
+}
+"""The formats of fields that are numbers."""
 
 
 def chart_of(values: list[Datum]) -> alt.Chart:
@@ -184,9 +196,10 @@ def tooltips(*fields: str, **titles: str) -> list[alt.Tooltip]:
     """Tooltips of these fields; `titles` replaces the usual title of a field."""
     found = []
     for name in fields:
-        usual, form = _TOOLTIPS.get(name, (name, ""))
-        title, kind = titles.get(name, usual), "Q" if form else "N"
-        found.append(alt.Tooltip(f"{name}:{kind}", title=title, format=form or alt.Undefined))
+        tip = alt.Tooltip(f"{name}:N", title=(_TITLES | titles).get(name, name))
+        if name in _NUMBERS:
+            tip = tip.type("quantitative").format(_NUMBERS[name])
+        found.append(tip)
     return found
 
 
@@ -314,7 +327,7 @@ def picture(chart: alt.TopLevelMixin, path: str | os.PathLike[str]) -> Path:
         with require("report", "a picture"):
             import_module("vl_convert")  # which altair draws with
     with whole_file(path) as part:
-        chart.save(part, **{"format": kind, **_FORMATS[kind]})
+        chart.save(part, format=kind, **_FORMATS[kind])
         if kind == "svg":  # Vega writes no description into SVG files
             label = quoteattr(chart.description)  # type: ignore[attr-defined]
             text = part.read_text(encoding="utf-8")
