@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
+import atta
 from atta._base.errors import InputError, MissingExtra, require
 from atta._base.files import locked
 from atta.cli.options import (
@@ -125,19 +126,17 @@ def collect(
 
     A folder is for records that do not fit into memory. Damaged or missing shards are made again.
     """
-    from atta.data.views import Policy
     from atta.lab.recipe import find_model
     from atta.run.collect import as_folder
-    from atta.run.collect import collect as record_answers
 
     if half and as_folder(output):
         raise InputError(f"--half: expected -o NAME.safetensors, got the folder {output}")
-    how, views, preprocess = running.read(), Policy.parse(policy), photographs.read()
+    how, views, preprocess = running.read(), atta.Policy.parse(policy), photographs.read()
     with waiting(f"reading {dataset}"):
         images, arranged = _read_shifted(source, dataset, shift)
         network, about = find_model(model)
     with resumable(Path(output)):
-        record = record_answers(
+        record = atta.collect(
             network,
             images,
             source.labels,

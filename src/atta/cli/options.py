@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from typer import Argument, BadParameter, Option
 
+import atta
 from atta._base.errors import InputError
 from atta.cli.terminal import waiting
 
 if TYPE_CHECKING:
-    from atta.classifier.classifier import CalibratedClassifier
     from atta.classifier.predict import Answerer
     from atta.data.folder import Place
     from atta.data.image_set import ImageSet
-    from atta.data.preprocess import Preprocess
     from atta.run.runner import ExecutionOptions
 
 
@@ -221,13 +220,11 @@ class Photographs:
     std: Annotated[str | None, Option(metavar="R,G,B", help="What it then divides by.")] = None
     interpolation: Annotated[str, Option(help="bilinear, bicubic, lanczos, ...")] = "bilinear"
 
-    def read(self) -> Preprocess | None:
+    def read(self) -> atta.Preprocess | None:
         """Return the preprocessing, if any was typed."""
-        from atta.data.preprocess import Preprocess
-
         texts = {"resize": self.resize, "crop": self.crop, "mean": self.mean, "std": self.std}
         typed = {name: _numbers(name, text) for name, text in texts.items() if text}
-        return Preprocess.of({**typed, "interpolation": self.interpolation}) if typed else None
+        return atta.Preprocess.of({**typed, "interpolation": self.interpolation}) if typed else None
 
 
 @dataclass(frozen=True)
@@ -260,12 +257,11 @@ class Network:
     model: OwnModel = None
     device: Device = None
 
-    def load(self, path: Path) -> CalibratedClassifier:
+    def load(self, path: Path) -> atta.CalibratedClassifier:
         """Load a classifier."""
-        from atta.classifier.classifier import CalibratedClassifier
-
         with waiting(f"reading {path}"):
-            return CalibratedClassifier.load(path, self._own(), device=read_device(self.device))
+            device = read_device(self.device)
+            return atta.CalibratedClassifier.load(path, self._own(), device=device)
 
     def open(
         self,

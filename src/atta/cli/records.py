@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument, Exit, Option
 
+import atta
 from atta._base.errors import InputError, suggest
 from atta.cli.options import (
     BatchSize,
@@ -44,10 +45,6 @@ from atta.results.rows import Results
 from atta.results.table import Table
 from atta.results.words import ANSWERED, CLASS_CHANGES, PASSES, dataset_name, digits
 
-if TYPE_CHECKING:
-    from atta.calibrators import Calibrator, Method
-    from atta.record.predictions import Record
-
 EVALUATED = ("accuracy", "brier", "nll", "ece", "aurc", *ANSWERED, CLASS_CHANGES, PASSES)
 """The metrics that `evaluate` prints without --all."""
 RecordArguments = Annotated[
@@ -57,11 +54,9 @@ RecordArguments = Annotated[
 
 def methods() -> None:
     """List the calibration methods, and whether they keep the predicted class."""
-    from atta.calibrators import METHODS
-
     cells = tuple(
         (name, "yes" if method().keeps_class else "no", method.summary)
-        for name, method in METHODS.items()
+        for name, method in atta.METHODS.items()
     )
     show(Table("Methods", ("name", "keeps the class", "what it is"), cells))
 
@@ -92,12 +87,11 @@ def compare(
     """
     shown = read_images(images, [Path(name).stem for name in records], report_file)
     from atta.lab import compare as comparing
-    from atta.record.predictions import find_record
 
-    loaded = {Path(name).stem: find_record(name) for name in records}
+    loaded = {Path(name).stem: atta.find_record(name) for name in records}
     if len(loaded) < len(records):
         raise InputError(f"expected records with different names, got {', '.join(records)}")
-    fit_on, splits = (find_record(fit), 1) if fit else (None, splits)
+    fit_on, splits = (atta.find_record(fit), 1) if fit else (None, splits)
     all_records = [*loaded.values(), fit_on] if fit_on else list(loaded.values())
     chosen = _read_methods(methods, all_records, validation, splits)
     with bar("comparing", len(chosen) * len(loaded) * splits) as advance:
@@ -131,14 +125,13 @@ def _say_verdicts(results: Results) -> None:
 
 
 def _read_methods(
-    names: str | None, records: list[Record], images: int, splits: int
-) -> list[Method]:
+    names: str | None, records: list[atta.Record], images: int, splits: int
+) -> list[atta.Method]:
     """Find the methods that were named, by default all suitable ones, and name the others."""
-    from atta.calibrators import find_method
     from atta.lab.compare import suitable
 
     if names:
-        return [find_method(name.strip()) for name in names.split(",")]
+        return [atta.find_method(name.strip()) for name in names.split(",")]
     chosen, left_out = suitable(records, images, splits)
     for reason, others in left_out.items():
         say(f"left out, {reason}: {', '.join(others)}")
@@ -160,11 +153,10 @@ def fit(
     """Fit a method on a record and write the calibrator."""
     from torch import arange
 
-    from atta.calibrators import find_method
-    from atta.record.predictions import find_record, unfair
+    from atta.record.predictions import unfair
 
-    chosen = find_method(method, **read_settings(settings))
-    whole = find_record(record)
+    chosen = atta.find_method(method, **read_settings(settings))
+    whole = atta.find_record(record)
     part, labels = read_rows(rows, len(whole)), whole.require_labels()
     if sentence := unfair(labels, arange(len(whole))[part]):
         say(f"warning: --rows {rows}: {sentence} (--shuffle)")
@@ -205,9 +197,7 @@ def evaluate(
     The network alone and temperature scaling are compared with it. Temperature scaling is
     cross-validated on these same images. Brackets are 95 % intervals (bootstrap over images).
     """
-    from atta.calibrators import load
     from atta.lab.measure import evaluated
-    from atta.record.predictions import find_record
 
     if (dataset is None) == (calibrator is None):
         raise InputError(
@@ -215,7 +205,7 @@ def evaluate(
             + ("both" if dataset else "neither")
         )
     if calibrator is not None:
-        fitted, whole = load(calibrator), find_record(record)
+        fitted, whole = atta.load(calibrator), atta.find_record(record)
         recorded = whole[read_rows(source.rows, len(whole))]
     elif dataset is not None:
         fitted, recorded = _record(Path(record), dataset, source, network, batch_size)
@@ -245,7 +235,7 @@ def evaluation_table(results: Results, title: str, metrics: tuple[str, ...] | No
 
 def _record(
     path: Path, dataset: str, source: Source, network: Network, batch_size: int | None
-) -> tuple[Calibrator, Record]:
+) -> tuple[atta.Calibrator, atta.Record]:
     """Run a classifier on new images; return its calibrator, and the record of its answers."""
     classifier = network.load(path)
     with waiting(f"reading {dataset}"):
@@ -291,12 +281,10 @@ def search(
     Policies are judged by cross-validated NLL. A record of stratified draws has each random view
     only with its own number of repeats: give several records to compare numbers of repeats.
     """
-    from atta.calibrators import find_method
     from atta.lab.policy_search import Pool, Search
-    from atta.record.predictions import find_record
 
-    chosen = find_method(method, **read_settings(settings))
-    whole = Pool.of([find_record(name) for name in records])
+    chosen = atta.find_method(method, **read_settings(settings))
+    whole = Pool.of(list(map(atta.find_record, records)))
     searched, tested = read_parts(len(whole), rows, test)
     how = Search(budget=budget, method=chosen, folds=folds, seed=seed)
     with waiting("searching"):
@@ -341,7 +329,7 @@ def records(
     ] = None,
 ) -> None:
     """List the records that come with atta, or those of a folder, and where they came from."""
-    from atta.record.predictions import Record, own_records
+    from atta.record.predictions import own_records
     from atta.record.store import INDEX
 
     if folder is None:
@@ -361,7 +349,7 @@ def records(
     cells, origin = [], dict[str, str]()
     for one, path in found.items():
         try:
-            record = Record.load(path)
+            record = atta.Record.load(path)
         except InputError as error:
             if name is not None:
                 raise

@@ -103,7 +103,7 @@ class Line:
         if not paired:
             return None
         found = Summary.of(paired)
-        ends = self.bounds.get((self.key, other.key, metric)) or _ends(found)
+        ends = self.bounds.get((self.key, other.key, metric)) or found.ends
         if ends is None:
             return Difference(found.mean, None, None, None)
         better = judged(*ends, SENSE.get(metric))
@@ -138,12 +138,6 @@ class Difference(NamedTuple):
         if self.none:
             return "unclear", "the same"
         return None if self.better is None else WORDS[self.better]
-
-
-def _ends(found: Summary) -> tuple[float, float] | None:
-    """The ends of the interval of a mean over splits."""
-    half = found.interval
-    return None if half is None else (found.mean - half, found.mean + half)
 
 
 @dataclass(frozen=True)
@@ -338,14 +332,10 @@ class Section:
                 for metric in self.judges
             )
             costs += f": {', '.join(changes)}"
-        return f"{self.title}: use {name}{costs}; every class stays the same.{self._answers}"
-
-    @property
-    def _answers(self) -> str:
-        """How many images the advised line answers at 1 % risk, and what it is compared with."""
         known = [one for one in (self.advised, self.rival) if one and "answered_1" in one.values]
-        shares = [f"{one.label} answers {one.mean('answered_1'):.0%}" for one in known]
-        return f" At 1 % risk {', '.join(shares)} of the images." if shares else ""
+        shares = ", ".join(f"{one.label} answers {one.mean('answered_1'):.0%}" for one in known)
+        answers = f" At 1 % risk {shares} of the images." if shares else ""
+        return f"{self.title}: use {name}{costs}; every class stays the same.{answers}"
 
     @property
     def chosen(self) -> Line:
@@ -360,7 +350,7 @@ class Section:
 
     def spread(self, one: Line, metric: str, found: Summary) -> tuple[float, float] | None:
         """The 95 % interval of a number: over several splits, or over test images."""
-        return _ends(found) if self.splits > 1 else one.bounds.get((one.key, None, metric))
+        return found.ends if self.splits > 1 else one.bounds.get((one.key, None, metric))
 
     def detail(self, name: str) -> Any:
         """The first known value of an entry of the details."""
@@ -406,7 +396,7 @@ def _values(rows: Sequence[Row]) -> dict[str, dict[int, float]]:
 
 def sections_of(results: Results) -> list[Section]:
     """One section per experiment and dataset; a cost experiment joins the one it belongs to."""
-    pairs = list(dict.fromkeys((row.experiment, row.dataset) for row in results))
+    pairs = dict.fromkeys((row.experiment, row.dataset) for row in results)
     experiments, records = results.known("experiments"), results.known("records")
     merged = with_cost(results)
     sections = []
@@ -437,5 +427,4 @@ def with_cost(results: Results) -> Results:
         {**detail, "experiment": detail.get("experiment", "").removesuffix(COST)}
         for detail in results.details
     )
-    intervals = tuple(moved(results.intervals))
-    return Results(tuple(rows.values()), results.about, details, intervals)
+    return Results(tuple(rows.values()), results.about, details, tuple(moved(results.intervals)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -246,10 +245,7 @@ def _summaries(results: Results, metric: str) -> dict[Contender, Datum]:
     over_images = bounds(found.intervals)
     summaries = {}
     for (key, name), summary in zip(names.items(), table.numbers.values(), strict=True):
-        half = math.nan if summary.interval is None else summary.interval
-        ends = (summary.mean - half, summary.mean + half)
-        if summary.count == 1:
-            ends = over_images.get((key, None, metric), ends)
+        ends = summary.ends or over_images.get((key, None, metric), (None, None))
         low, high = map(number, ends)
         summaries[key] = {
             "method": name,

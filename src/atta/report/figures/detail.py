@@ -358,10 +358,9 @@ def risks(details: Mapping[str, Detail], width: int = 300) -> Any:
     The bands are 95 % intervals.
     """
     data = [
-        {"method": name, **dict(zip(found, point, strict=True))}
+        {"method": name, **dict(zip(detail["risk"], point, strict=True))}
         for name, detail in details.items()
-        for found in [detail["risk"]]
-        for point in zip(*found.values(), strict=True)
+        for point in zip(*detail["risk"].values(), strict=True)
     ]
     axis = alt.Axis(format=".3~%", tickCount=5)
     base = chart_of(data).encode(
@@ -436,9 +435,8 @@ def shares(detail: Detail, title: str, width: int = 360) -> Any:
     """Draw the share of the views in each image, its limit, and how often the class guard acts."""
     views = detail["views"]
     limit = chart_of([{name: views[name] for name in ("limit", "mean_share")}])
-    rule = limit.mark_rule(style="guide").encode(
-        x="limit:Q", tooltip=tooltips("limit", "mean_share")
-    )
+    tips = tooltips("limit", "mean_share")
+    rule = limit.mark_rule(style="guide").encode(x="limit:Q", tooltip=tips)
     note = (
         f"limit {views['limit']:.3f}, dashed; "
         f"the class guard holds {views['limited']:,} of {detail['images']:,} images below it; "
