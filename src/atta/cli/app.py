@@ -53,8 +53,15 @@ commands = Typer(
 
 
 MISNAMED = {
-    *(errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL),
-    *(errno.EACCES, errno.EPERM, errno.EROFS),
+    errno.ENAMETOOLONG,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.EINVAL,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
 }
 """Errors of a name that was typed: the user's mistake."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

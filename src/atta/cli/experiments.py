@@ -213,10 +213,6 @@ def run(
 class Missing:
     """How records that are missing are made."""
 
-    data: Annotated[
-        Path | None,
-        Option(metavar="FOLDER", help="Datasets to make missing records from; or $ATTA_DATA."),
-    ] = None
     model: Annotated[str, Option(help="The network to train for missing records.")] = "resnet50"
     steps: Annotated[
         int | None, Option(help="Updates of its training, instead of the recipe's.")
@@ -226,11 +222,10 @@ class Missing:
 
     def read(self, validation: int | None) -> Making:
         """Return the settings of `reproduce`."""
-        from atta.lab.paper.records import VALIDATION, Making
+        from atta.lab.paper.records import Making
 
         read_device(self.device)
-        settings = {name: value for name, value in vars(self).items() if name != "data"}
-        return Making(**settings, validation=validation or VALIDATION)
+        return Making(**vars(self), validation=validation or Making.validation)
 
 
 @grouped
@@ -248,6 +243,10 @@ def reproduce(
     validation: Validation = None,
     page: Annotated[Path | None, Option(metavar="FILE", help="Also write a Markdown page.")] = None,
     report_file: Report = None,
+    data: Annotated[
+        Path | None,
+        Option(metavar="FOLDER", help="Datasets to make missing records from; or $ATTA_DATA."),
+    ] = None,
     missing: Missing,
     engine: Engine = None,
 ) -> None:
@@ -267,7 +266,7 @@ def reproduce(
     chosen = [e.changed(splits=splits, validation=validation) for e in find_experiments(only or [])]
     hold_memory()
     with resumable(output):
-        places = Places(output=output, records=records, data=missing.data)
+        places = Places(output=output, records=records, data=data)
         done = run_all(chosen, places, making, say=say, bar=bar, workers=cores(), engine=engine)
     if not done.experiments:
         raise InputError("nothing could be run: see the lines above")

@@ -72,16 +72,12 @@ class Line:
     """The bootstrap intervals of all lines."""
 
     @property
-    def class_changes(self) -> Mapping[int, float]:
-        """How many predicted classes changed, by split; empty if unknown."""
-        return self.values.get(CLASS_CHANGES, {})
-
-    @property
     def keeps_class(self) -> bool | None:
         """Whether no class changed in any split, nor can, as far as is known; None if unknown."""
-        if any(self.class_changes.values()):
+        changes = self.values.get(CLASS_CHANGES)
+        if changes and any(changes.values()):
             return False
-        known: bool | None = self.detail.get("keeps_class", bool(self.class_changes) or None)
+        known: bool | None = self.detail.get("keeps_class", True if changes else None)
         return known
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -164,7 +164,10 @@ def cost(results: Results, metric: str = "brier", *, title: str = "", width: int
         raise InputError(f"there is nothing to draw: no method has a policy and a finite {metric}")
     names = list(dict.fromkeys(d["method"] for d in data))
     apart = told_apart(names, orient="top", columns=max(1, width // 140))
-    ticks = _apart({d["passes"] for d in data})
+    ticks: list[float] = []  # a tick that would touch the one before it is left out
+    for passes in sorted({d["passes"] for d in data}):
+        if not ticks or passes > 1.25 * ticks[-1]:
+            ticks.append(passes)
     x = alt.X("passes:Q", title="network passes per image")
     x = x.scale(type="log", base=2, nice=False, padding=36)
     x = x.axis(values=ticks, format=",.2~f", grid=False, labelFlush=False)
@@ -186,15 +189,6 @@ def cost(results: Results, metric: str = "brier", *, title: str = "", width: int
     )
     what = f"{metric} against network passes per image, {len(data)} points"
     return titled(chart, width, title or f"{metric} by passes", [note], what)
-
-
-def _apart(passes: Collection[int | float]) -> list[int | float]:
-    """The ticks of a logarithmic axis; a tick that would touch the one before it is left out."""
-    ticks: list[int | float] = []
-    for value in sorted(passes):
-        if not ticks or value > 1.25 * ticks[-1]:
-            ticks.append(value)
-    return ticks
 
 
 def _texts(data: Sequence[Datum]) -> list[Datum]:

@@ -184,33 +184,15 @@ def side_by_side(
 
 
 def diagram(detail: Detail, title: str, width: int = 300, *, offset: int = 4) -> Any:
-    """Draw the bins of a detail and, below them, how many images each bin has."""
+    """Draw the accuracy in each bin of a detail and, below it, how many images each bin has.
+
+    Bars are the accuracy and its gap to the confidence; a dot on the diagonal has no gap.
+    """
     rows = _bins(detail)
     base = chart_of(rows)
-    tips = tooltips("range", "images", "confidence", "accuracy", "interval", "gap")
-    counts = base.mark_rect(style="count").encode(
-        x=unit(alt.X, "from", "confidence"),
-        x2="to",
-        y=alt.Y("images:Q", title="images").axis(tickCount=2, format=",d"),
-        y2=alt.datum(0),
-        tooltip=tips,
-    )
-    both = alt.vconcat(
-        _gaps(base, tips, offset).properties(width=width, height=width),
-        counts.properties(width=width, height=max(40, width // 6)),
-        spacing=8,
-    )
-    notes = [
-        f"{detail['images']:,} images · ECE {_ece(detail):.4f}",
-        f"confidence {detail['confidence']:.3f} · accuracy {detail['accuracy']:.3f}",
-    ]
-    what = f"Reliability diagram{_of_title(title)}, {len(rows)} bins"
-    return titled(both, width, title, notes, what)
-
-
-def _gaps(base: alt.Chart, tips: list[alt.Tooltip], offset: int) -> Any:
-    """The accuracy as bars, its gap to the confidence, its interval, and the diagonal."""
     span = base.encode(x=unit(alt.X, "from", labels=False), x2="to")
+    middle = base.encode(x="confidence:Q")
+    tips = tooltips("range", "images", "confidence", "accuracy", "interval", "gap")
 
     def area(field: str, to: Any) -> Any:
         fill = alt.Color(f"{field}:N", legend=above(offset))
@@ -218,15 +200,30 @@ def _gaps(base: alt.Chart, tips: list[alt.Tooltip], offset: int) -> Any:
         y = unit(alt.Y, "accuracy", "accuracy")
         return span.mark_rect().encode(y=y, y2=to, color=fill)
 
-    middle = base.encode(x="confidence:Q")
-    return alt.layer(
+    gaps = alt.layer(
         area("bar", alt.datum(0)),
         area("sense", "confidence"),
         _diagonal(),
         middle.mark_rule(style="whisker").encode(y="low:Q", y2="high"),
         middle.mark_point(style="dot").encode(y="accuracy:Q"),
         span.mark_rect(opacity=0).encode(y=alt.datum(0), y2=alt.datum(1), tooltip=tips),
+        width=width,
+        height=width,
     )
+    counts = base.mark_rect(style="count").encode(
+        x=unit(alt.X, "from", "confidence"),
+        x2="to",
+        y=alt.Y("images:Q", title="images").axis(tickCount=2, format=",d"),
+        y2=alt.datum(0),
+        tooltip=tips,
+    )
+    both = alt.vconcat(gaps, counts.properties(width=width, height=max(40, width // 6)), spacing=8)
+    notes = [
+        f"{detail['images']:,} images · ECE {_ece(detail):.4f}",
+        f"confidence {detail['confidence']:.3f} · accuracy {detail['accuracy']:.3f}",
+    ]
+    what = f"Reliability diagram{_of_title(title)}, {len(rows)} bins"
+    return titled(both, width, title, notes, what)
 
 
 def overlaid(details: Mapping[str, Detail]) -> Any:
@@ -514,12 +511,12 @@ def drift(found: Mapping[str, Any]) -> alt.TopLevelMixin:
     chart = histogram("part", shown, "confidence", _WIDTH, tips, y)
     title = "Confidence and accuracy"
     above = titled(chart, _WIDTH, title, [found["sentence"], legend], title)
-    both = alt.vconcat(above, _numbers(found), spacing=24)
+    both = alt.vconcat(above, _rates(found), spacing=24)
     return finished(both.properties(description=found["sentence"]))
 
 
-def _numbers(found: Mapping[str, Any]) -> Any:
-    """Accuracy and mean confidence on both sets; the estimate has its interval."""
+def _rates(found: Mapping[str, Any]) -> Any:
+    """Draw accuracy and mean confidence on both sets; the estimate has its interval."""
     rows: list[Datum] = [
         {"name": f"{what}, {images}", "rate": found[key], "set": images}
         for what, images, key in (
