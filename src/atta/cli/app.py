@@ -3,8 +3,6 @@
 torch takes over a second to import, so commands import what they need when they run.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

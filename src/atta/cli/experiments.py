@@ -322,7 +322,7 @@ def demo(output: Output = Path("atta-demo")) -> None:
         tell(f"Open {output / 'report.html'} in a browser.")
 
 
-def type_commands(lines: tuple[str, ...], output: Path, photographs: Path = Path()) -> None:
+def type_commands(lines: tuple[str, ...], output: Path, photographs: Path) -> None:
     """Run commands one after the other; one whose libraries are not installed ends the list."""
     from atta.cli.app import commands
     from atta.lab.paper.reproduce import experiments_folder

@@ -8,8 +8,6 @@ the folder that the record of the test images remembers. If that folder is missi
 the page says so and shows none.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Draws every figure of results by its name, for `atta figure`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

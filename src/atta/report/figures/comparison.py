@@ -1,7 +1,5 @@
 """Compares methods in charts: by a metric, by the number of validation images, by their cost."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -80,7 +78,7 @@ def _ranked(results: Results, metric: str, *, higher: bool) -> list[Datum]:
     return data
 
 
-def _by_method(data: list[Datum]) -> alt.Chart:
+def _by_method(data: list[Datum]) -> Any:
     """A chart with a row for each method, without marks."""
     tips = tooltips("method", "value", "interval", "runs")
     return chart_of(data).encode(y=named_rows("method", data), tooltip=tips)

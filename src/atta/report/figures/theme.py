@@ -16,9 +16,9 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
-from itertools import cycle, islice
+from itertools import cycle, islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 from xml.sax.saxutils import quoteattr
 
 from atta._base.errors import InputError, require
@@ -117,9 +117,9 @@ def finished(chart: Any, dark: bool = False) -> alt.TopLevelMixin:
 
 # ---- what charts share --------------------------------------------------------------------------
 
-Detail: TypeAlias = Mapping[str, Any]
+Detail = Mapping[str, Any]
 """An entry of `Results.details`."""
-Datum: TypeAlias = dict[str, Any]
+Datum = dict[str, Any]
 _TITLES = {
     "validation": "validation images",
     "value": "mean",
@@ -234,11 +234,11 @@ def histogram(
     y = y or images.axis(values=ticks, format=",d")
     layers: list[Any] = []
     for name, values in methods:
-        rows: list[Datum] = []
-        for i, value in enumerate(values):
-            start, end = i / len(values), (i + 1) / len(values)
-            found = {"from": start, "to": end, field: value, "range": between(start, end)}
-            rows.append({**found, "method": name})
+        edges = pairwise(i / len(values) for i in range(len(values) + 1))
+        rows: list[Datum] = [
+            {"from": start, "to": end, field: value, "range": between(start, end), "method": name}
+            for (start, end), value in zip(edges, values, strict=True)
+        ]
         if layers:  # a step ends where the next one starts
             rows.append({**rows[-1], "from": 1.0})
             marks = chart_of(rows).mark_line(interpolate="step-after", color=VERMILION)
