@@ -184,7 +184,7 @@ class Source:
         )
         place = as_place(dataset)
         in_folder = self.data is None and place.is_dir()
-        origin = {"split": self.split, "shuffle": seed, "rows": self.rows}
+        origin: dict[str, object] = {"split": self.split, "shuffle": seed, "rows": self.rows}
         if in_folder and isinstance(place, Path):
             origin["folder"] = place.absolute()
         arranged = arrange(

@@ -346,7 +346,8 @@ def records(
                 f"{', '.join(found) or 'none'}"
             )
         found = {name: found[name]}
-    cells, origin = [], dict[str, str]()
+    cells = []
+    origin: Mapping[str, str] = {}
     for one, path in found.items():
         try:
             record = atta.Record.load(path)

@@ -237,7 +237,7 @@ def _summaries(results: Results, metric: str) -> dict[Contender, Datum]:
     over_images = bounds(found.intervals)
     summaries = {}
     for (key, name), summary in zip(names.items(), table.numbers.values(), strict=True):
-        ends = summary.ends or over_images.get((key, None, metric), (None, None))
+        ends = summary.ends or over_images.get((key, None, metric)) or (None, None)
         low, high = map(number, ends)
         summaries[key] = {
             "method": name,

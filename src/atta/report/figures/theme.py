@@ -327,7 +327,7 @@ def picture(chart: alt.TopLevelMixin, path: str | os.PathLike[str]) -> Path:
         with require("report", "a picture"):
             import_module("vl_convert")  # which altair draws with
     with whole_file(path) as part:
-        chart.save(part, format=kind, **_FORMATS[kind])
+        chart.save(part, **{"format": kind, **_FORMATS[kind]})
         if kind == "svg":  # Vega writes no description into SVG files
             label = quoteattr(chart.description)  # type: ignore[attr-defined]
             text = part.read_text(encoding="utf-8")
