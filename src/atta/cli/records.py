@@ -426,7 +426,7 @@ def figure(
     dark: Annotated[bool, Option("--dark", help="For a dark background.")] = False,
 ) -> None:
     """Draw a figure from results as .svg, .png, .pdf, .json or .html."""
-    from atta.report.figures.catalogue import figure as draw
+    from atta.report.figures.comparison import figure as draw
     from atta.report.figures.theme import picture
 
     chart = draw(

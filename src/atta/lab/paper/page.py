@@ -17,7 +17,7 @@ from atta.lab.experiment import Experiment
 from atta.lab.paper import claims, published
 from atta.lab.paper.reproduce import Reproduction
 from atta.lab.workers import machine
-from atta.report.figures.catalogue import figure
+from atta.report.figures.comparison import figure
 from atta.report.figures.theme import picture
 from atta.results import words
 from atta.results.table import Table

@@ -1,26 +1,38 @@
-"""Compares methods in charts: by a metric, by the number of validation images, by their cost."""
+"""Draws results: methods by a metric, by validation images, by cost; `figure` draws any chart."""
 
-from collections.abc import Mapping, Sequence
-from statistics import fmean
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from atta._base.errors import InputError
+from atta._base.errors import InputError, suggest
 from atta.data.views import Policy
+from atta.report.figures.detail import (
+    confidence_histograms,
+    diagram,
+    per_class,
+    risks,
+    shares,
+    weights,
+)
 from atta.report.figures.theme import (
     SKY,
     Datum,
+    Detail,
     alt,
     chart_of,
+    finished,
     grid,
     named_rows,
+    names_of,
     number,
     titled,
     told_apart,
     tooltips,
 )
+from atta.report.sections import with_cost
 from atta.results.rows import Results
 from atta.results.words import (
     BASELINE,
+    COST,
     DRAWN,
     PASSES,
     Contender,
@@ -214,13 +226,11 @@ def _texts(data: Sequence[Datum]) -> list[Datum]:
 def cost_points(results: Results, metric: str = "brier") -> list[Datum]:
     """The points of `cost`: each method with each policy, its passes, its mean and its interval."""
     details = {contender(detail): detail for detail in reversed(results.details)}
-    counts: dict[Contender, list[float]] = {}
-    for row in results.where(metric=PASSES):
-        counts.setdefault(contender(row), []).append(row.value)
+    counts = _summaries(results, PASSES) if PASSES in results.names("metric") else {}
     points = []
     for key, summary in _summaries(results, metric).items():
         detail = details.get(key, {"policy": key.policy})
-        known = fmean(counts[key]) if key in counts else detail.get(PASSES)
+        known = counts[key]["value"] if key in counts else detail.get(PASSES)
         passes = known or (Policy.parse(key.policy).passes if key.policy else 1)
         name = label(key.method, key.choice)
         points.append({**summary, "method": name, "policy": detail["policy"], "passes": passes})
@@ -248,3 +258,70 @@ def _summaries(results: Results, metric: str) -> dict[Contender, Datum]:
             "interval": "one run" if None in (low, high) else f"{low:.5f} to {high:.5f}",
         }
     return summaries
+
+
+# ---- every figure by its name --------------------------------------------------------------------
+
+
+def _named(results: Results, part: str, what: str) -> dict[str, Detail]:
+    """The details that have the part to draw, by the name of their method."""
+    found = [detail for detail in results.details if detail.get(part)]
+    if not found:
+        count = len(results.details)
+        raise InputError(f"there is nothing to draw: none of the {count} details has {what}")
+    return dict(zip(names_of(found), found, strict=True))
+
+
+def _each(part: str, what: str, draw: Callable[[Detail, str], Any]) -> Callable[..., Any]:
+    """A figure with a panel for each detail that has the part to draw."""
+
+    def drawn(results: Results, metric: str) -> Any:
+        found = _named(results, part, what).items()
+        return grid([draw(detail, name) for name, detail in found], 2, color="independent")
+
+    return drawn
+
+
+FIGURES: dict[str, Callable[[Results, str], Any]] = {
+    "reliability": _each("bins", "labels", diagram),
+    "risk": lambda results, metric: risks(_named(results, "risk", "a curve of risk"), 420),
+    "confidence": lambda results, metric: confidence_histograms(results.details),
+    "weights": _each("views", "weights of views", weights),
+    "shares": _each("views", "shares of views", shares),
+    "per-class": _each("per_class", "labels", per_class),
+    "ranking": lambda results, metric: ranking(results, metric or "brier"),
+    "entropy": lambda results, metric: entropy(results, metric or "entropy"),
+    "sizes": lambda results, metric: sizes(results, [metric] if metric else ()),
+    # A policy that a rule chose may differ between splits.
+    "cost": lambda results, metric: cost(results.where(choice=""), metric or "brier"),
+}
+"""Figures by name: functions of the results and a metric ("" for the default metric)."""
+
+
+def figure(
+    name: str, results: Results, *, metric: str = "", dark: bool = False, **columns: Any
+) -> Any:
+    """Draw one of FIGURES from the rows and details whose columns have these values.
+
+    >>> figure("reliability", Results.load("results.json"), method="v-atta")  # doctest: +SKIP
+    """
+    if name not in FIGURES:
+        raise InputError(
+            f"there is no figure {name!r}; "
+            f"expected one of {', '.join(FIGURES)}.{suggest(name, FIGURES)}"
+        )
+    wanted = {column: value for column, value in columns.items() if value not in (None, "", [], ())}
+    if name == "cost" and "experiment" not in wanted:
+        results = with_cost(results)
+    main = [one for one in results.names("experiment") if not one.endswith(COST)]
+    chosen = results.where(**{"experiment": main, **wanted})
+    if not chosen.rows and not chosen.details:
+        asked = ", ".join(f"{column} {value!r}" for column, value in wanted.items())
+        raise InputError(f"the results have nothing with {asked}")
+    for column in ("experiment", "dataset", *(() if name == "sizes" else ("validation",))):
+        if len(found := chosen.names(column)) > 1:
+            names = " or ".join(map(repr, found))
+            raise InputError(
+                f"expected one {column} to draw, got {len(found)}; choose one: --{column} {names}"
+            )
+    return finished(FIGURES[name](chosen, metric), dark)
