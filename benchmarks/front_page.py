@@ -90,7 +90,7 @@ def main() -> None:
 
 def draw() -> None:
     """Draw the bundled ResNet-50 before and after, on 9000 images; 1000 are too few to see it."""
-    from atta.report.figures.reliability import compare_plot
+    from atta.report.figures.detail import compare_plot
     from atta.report.figures.theme import picture
 
     record = find_record("cifar10-resnet50-nudged")

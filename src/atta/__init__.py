@@ -59,8 +59,7 @@ if TYPE_CHECKING:
     from atta.networks.adapters import FromProbabilities, Normalized, NumpyModel, OnnxModel
     from atta.record.predictions import Predictions, Record, find_record
     from atta.record.writer import RecordWriter
-    from atta.report.figures.detail import risk_plot
-    from atta.report.figures.reliability import compare_plot, reliability
+    from atta.report.figures.detail import compare_plot, reliability, risk_plot
     from atta.results.rows import Results
     from atta.run.collect import collect
     from atta.run.runner import Execution
@@ -113,13 +112,13 @@ _HOMES = {
     "bootstrap": "metrics.resampling",
     "calibrate": "classifier.calibrate",
     "collect": "run.collect",
-    "compare_plot": "report.figures.reliability",
+    "compare_plot": "report.figures.detail",
     "evaluate": "metrics.scores",
     "find_method": "calibrators",
     "find_record": "record.predictions",
     "load": "calibrators",
     "paired": "metrics.resampling",
-    "reliability": "report.figures.reliability",
+    "reliability": "report.figures.detail",
     "risk_plot": "report.figures.detail",
 }
 

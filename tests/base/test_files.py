@@ -21,7 +21,7 @@ from atta.lab.fits import Fit, Fits, Rows
 from atta.lab.recipe import RunFolder
 from atta.networks.description import save_weights
 from atta.record.writer import ShardWriter
-from atta.report.figures.reliability import reliability
+from atta.report.figures.detail import reliability
 from atta.report.figures.theme import picture
 from atta.report.page import write_report
 from atta.results.rows import Results

@@ -199,7 +199,7 @@ def drawable(about: About) -> bool:
 def draw(about: About, folder: Path) -> Path:
     """Draw the reliability diagrams before and after calibration, on white for dark pages."""
     # Loading a classifier must not import charts.
-    from atta.report.figures.reliability import side_by_side
+    from atta.report.figures.detail import side_by_side
     from atta.report.figures.theme import picture
 
     summary, details = about["summary"], {}

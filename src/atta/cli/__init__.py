@@ -6,8 +6,7 @@ when it runs.
 app           the `atta` command: all commands, and what ends them
 options       shared options, groups of options, and functions that read them
 terminal      printing: tables, progress, errors
-records       methods, compare, fit, evaluate, search, records, check
+records       methods, compare, fit, evaluate, search, report, figure, records, check
 deploy        calibrate, export, predict, serve, drift, adapt
 experiments   train, collect, run, reproduce, demo
-pages         report, figure
 """

@@ -3,8 +3,6 @@
 torch takes over a second to import, so commands import what they need when they run.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import sys
@@ -17,32 +15,28 @@ from typer.core import TyperCommand, TyperGroup
 
 from atta import __version__
 from atta._base.errors import InputError, first_line
-from atta.cli import deploy, experiments, pages, records
+from atta.cli import deploy, experiments, records
 from atta.cli.terminal import advised, fail, say, tell, unfailing
 
 
-def _untyped(options: list[Any]) -> list[Any]:
-    """Name no type for options without a value; only some versions of typer print one."""
-    for one in options:
-        if getattr(one, "is_bool_flag", False) and hasattr(one, "display_type_rich"):
-            one.display_type_rich = lambda ctx: None
-    return options
-
-
-class _Command(TyperCommand):
-    """A command whose help names no type for options without a value."""
+class _Untyped:
+    """Names no type for options without a value in the help; only some versions of typer do."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the options."""
-        return _untyped(super().get_params(ctx))
+        options: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for one in options:
+            if getattr(one, "is_bool_flag", False):
+                one.display_type_rich = lambda ctx: None
+        return options
 
 
-class _Group(TyperGroup):
-    """The same for `atta --help`."""
+class _Command(_Untyped, TyperCommand):
+    """A command."""
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the options."""
-        return _untyped(super().get_params(ctx))
+
+class _Group(_Untyped, TyperGroup):
+    """The command `atta`, which has the others."""
 
 
 commands = Typer(
@@ -57,8 +51,15 @@ commands = Typer(
 
 
 MISNAMED = {
-    *(errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL),
-    *(errno.EACCES, errno.EPERM, errno.EROFS),
+    errno.ENAMETOOLONG,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.EINVAL,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
 }
 """Errors of a name that was typed: the user's mistake."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -163,7 +164,7 @@ GROUPS: dict[str, tuple[Callable[..., None], ...]] = {  # in the order of --help
         experiments.run,
         experiments.reproduce,
     ),
-    "Files": (pages.report, pages.figure, records.records, records.check),
+    "Files": (records.report, records.figure, records.records, records.check),
 }
 for group, members in GROUPS.items():
     for command in members:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit, Option
 
+import atta
 from atta._base.errors import InputError
 from atta.cli.options import (
     Actors,
@@ -33,11 +34,9 @@ from atta.cli.options import (
 from atta.cli.terminal import err, resumable, say, say_written, tell, waiting, write_numbers
 
 Risk = Annotated[
-    float | None,
-    Option(help="Answer only where at most this part is wrong: 0.01; else unsure."),
+    float | None, Option(help="Answer only where at most this part is wrong: 0.01; else unsure.")
 ]
 if TYPE_CHECKING:
-    from atta.classifier.classifier import CalibratedClassifier
     from atta.classifier.predict import Predicted
 
 Files = Annotated[
@@ -86,15 +85,15 @@ def calibrate(
     It is written as a folder or FILE.safetensors. The printed numbers are cross-validated. With
     --masks, DATASET is a folder of images, and the network answers every pixel.
     """
-    from atta.calibrators import find_method
     from atta.classifier import calibrate as calibrating
-    from atta.data.views import Policy
     from atta.lab.recipe import find_model
 
     check_output(output)
     how, preprocess, wanted = running.read(), photographs.read(), read_settings(settings)
-    chosen = find_method(method or "c-atta", **wanted) if method or wanted else calibrating.DEFAULT
-    views = policy if policy == "auto" else Policy.parse(policy)
+    chosen = (
+        atta.find_method(method or "c-atta", **wanted) if method or wanted else calibrating.DEFAULT
+    )
+    views = policy if policy == "auto" else atta.Policy.parse(policy)
     with waiting(f"reading {dataset}"):
         images = dataset if masked.masks else source.read(dataset)[0]
         network, _ = find_model(model)
@@ -115,7 +114,7 @@ def calibrate(
     _write(classifier, output, model)
 
 
-def _write(classifier: CalibratedClassifier, output: Path, model: str) -> None:
+def _write(classifier: atta.CalibratedClassifier, output: Path, model: str) -> None:
     """Save a classifier, and say what it gains and what is not saved."""
     from atta.networks.description import describe, inside
 

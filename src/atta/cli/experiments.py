@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
+import atta
 from atta._base.errors import InputError, MissingExtra, require
 from atta._base.files import locked
 from atta.cli.options import (
@@ -36,7 +37,7 @@ from atta.cli.options import (
     read_device,
     read_settings,
 )
-from atta.cli.pages import write_results
+from atta.cli.records import write_results
 from atta.cli.terminal import bar, formatted, out, resumable, say, say_written, tell, waiting
 from atta.results.rows import Results
 
@@ -96,24 +97,6 @@ def _print_epoch(epoch: Epoch) -> None:
         print(f"epoch {epoch.epoch}/{epoch.of} loss {epoch.loss:.4f}", flush=True)
 
 
-@dataclass(frozen=True)
-class Views:
-    """Which views of which images are recorded."""
-
-    policy: Annotated[str, Option(help='A policy by name or as text: "flip + 5 crop".')] = "aug8"
-    shift: Annotated[
-        int | None, Option(metavar="SEED", help="First add the noise and blur of CIFAR-10*.")
-    ] = None
-    seed: Seed = 0
-    draws: Annotated[str, Option(help="random, as in the paper, or stratified.")] = "random"
-    rehearse: Annotated[
-        bool,
-        Option(
-            "--rehearse", help="Also record degraded images, for hedged methods: up to 3 passes."
-        ),
-    ] = False
-
-
 @grouped
 def collect(
     model: ModelArgument,
@@ -122,7 +105,18 @@ def collect(
         str, Option("--output", "-o", metavar="FILE|FOLDER", help="NAME.safetensors, or a folder.")
     ],
     *,
-    views: Views,
+    policy: Annotated[str, Option(help='A policy by name or as text: "flip + 5 crop".')] = "aug8",
+    shift: Annotated[
+        int | None, Option(metavar="SEED", help="First add the noise and blur of CIFAR-10*.")
+    ] = None,
+    seed: Seed = 0,
+    draws: Annotated[str, Option(help="random, as in the paper, or stratified.")] = "random",
+    rehearse: Annotated[
+        bool,
+        Option(
+            "--rehearse", help="Also record degraded images, for hedged methods: up to 3 passes."
+        ),
+    ] = False,
     source: Source,
     photographs: Photographs,
     running: Running,
@@ -132,28 +126,26 @@ def collect(
 
     A folder is for records that do not fit into memory. Damaged or missing shards are made again.
     """
-    from atta.data.views import Policy
     from atta.lab.recipe import find_model
     from atta.run.collect import as_folder
-    from atta.run.collect import collect as record_answers
 
     if half and as_folder(output):
         raise InputError(f"--half: expected -o NAME.safetensors, got the folder {output}")
-    how, policy, preprocess = running.read(), Policy.parse(views.policy), photographs.read()
+    how, views, preprocess = running.read(), atta.Policy.parse(policy), photographs.read()
     with waiting(f"reading {dataset}"):
-        images, arranged = _read_shifted(source, dataset, views.shift)
+        images, arranged = _read_shifted(source, dataset, shift)
         network, about = find_model(model)
     with resumable(Path(output)):
-        record = record_answers(
+        record = atta.collect(
             network,
             images,
             source.labels,
             class_names=source.class_names(),
             skip_bad=source.skip_bad,
-            policy=policy,
-            seed=views.seed,
-            draws=views.draws,
-            rehearse=views.rehearse,
+            policy=views,
+            seed=seed,
+            draws=draws,
+            rehearse=rehearse,
             preprocess=preprocess,
             output=output,
             origin={**about, **arranged},
@@ -221,10 +213,6 @@ def run(
 class Missing:
     """How records that are missing are made."""
 
-    data: Annotated[
-        Path | None,
-        Option(metavar="FOLDER", help="Datasets to make missing records from; or $ATTA_DATA."),
-    ] = None
     model: Annotated[str, Option(help="The network to train for missing records.")] = "resnet50"
     steps: Annotated[
         int | None, Option(help="Updates of its training, instead of the recipe's.")
@@ -234,11 +222,10 @@ class Missing:
 
     def read(self, validation: int | None) -> Making:
         """Return the settings of `reproduce`."""
-        from atta.lab.paper.records import VALIDATION, Making
+        from atta.lab.paper.records import Making
 
         read_device(self.device)
-        settings = {name: value for name, value in vars(self).items() if name != "data"}
-        return Making(**settings, validation=validation or VALIDATION)
+        return Making(**vars(self), validation=validation or Making.validation)
 
 
 @grouped
@@ -256,6 +243,10 @@ def reproduce(
     validation: Validation = None,
     page: Annotated[Path | None, Option(metavar="FILE", help="Also write a Markdown page.")] = None,
     report_file: Report = None,
+    data: Annotated[
+        Path | None,
+        Option(metavar="FOLDER", help="Datasets to make missing records from; or $ATTA_DATA."),
+    ] = None,
     missing: Missing,
     engine: Engine = None,
 ) -> None:
@@ -275,7 +266,7 @@ def reproduce(
     chosen = [e.changed(splits=splits, validation=validation) for e in find_experiments(only or [])]
     hold_memory()
     with resumable(output):
-        places = Places(output=output, records=records, data=missing.data)
+        places = Places(output=output, records=records, data=data)
         done = run_all(chosen, places, making, say=say, bar=bar, workers=cores(), engine=engine)
     if not done.experiments:
         raise InputError("nothing could be run: see the lines above")
@@ -316,10 +307,7 @@ def demo(output: Output = Path("atta-demo")) -> None:
                 import_module(library)
         type_commands(PHOTOGRAPHS, output, folder)
         results = Results.load(output / "evaluation.json")
-        before, scaled, after = (
-            next(row.value for row in results if (row.method, row.metric) == (method, "nll"))
-            for method in results.names("method")
-        )
+        before, scaled, after = (row.value for row in results.where(metric="nll"))
         tell(
             f"\nOn 1000 new photographs the NLL falls from {before:.4f} to {after:.4f} "
             f"({after / before - 1:+.0%}); temperature scaling alone reaches {scaled:.4f} "
@@ -332,7 +320,7 @@ def demo(output: Output = Path("atta-demo")) -> None:
         tell(f"Open {output / 'report.html'} in a browser.")
 
 
-def type_commands(lines: tuple[str, ...], output: Path, photographs: Path = Path()) -> None:
+def type_commands(lines: tuple[str, ...], output: Path, photographs: Path) -> None:
     """Run commands one after the other; one whose libraries are not installed ends the list."""
     from atta.cli.app import commands
     from atta.lab.paper.reproduce import experiments_folder

@@ -12,19 +12,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from typer import Argument, BadParameter, Option
 
+import atta
 from atta._base.errors import InputError
 from atta.cli.terminal import waiting
 
 if TYPE_CHECKING:
-    from atta.classifier.classifier import CalibratedClassifier
     from atta.classifier.predict import Answerer
     from atta.data.folder import Place
     from atta.data.image_set import ImageSet
-    from atta.data.preprocess import Preprocess
     from atta.run.runner import ExecutionOptions
 
 
@@ -70,15 +69,13 @@ PageImages = Annotated[
     ),
 ]
 Intervals = Annotated[
-    bool,
-    Option("--intervals", help="Also print 95 % intervals of all numbers and differences."),
+    bool, Option("--intervals", help="Also print 95 % intervals of all numbers and differences.")
 ]
 Json = Annotated[
     Path | None, Option("--json", metavar="FILE", help="Also write the numbers; - prints them.")
 ]
 RecordsFolder = Annotated[
-    Path | None,
-    Option(metavar="FOLDER", help="A folder of records: cifar10.safetensors, ..."),
+    Path | None, Option(metavar="FOLDER", help="A folder of records: cifar10.safetensors, ...")
 ]
 Validation = Annotated[
     int | None,
@@ -93,8 +90,7 @@ Data = Annotated[
 ]
 ImageSize = Annotated[int | None, Option(metavar="PIXELS", help="Resize images to this side.")]
 OwnModel = Annotated[
-    str | None,
-    Option(metavar="MODULE:NAME", help="The network, if the file cannot build it."),
+    str | None, Option(metavar="MODULE:NAME", help="The network, if the file cannot build it.")
 ]
 BatchSize = Annotated[
     int | None, Option(help="Images per batch; by default chosen for the device.")
@@ -169,8 +165,9 @@ class Source:
         from atta.data.tables import shards_of
         from atta.lab.datasets import open_images
 
+        shuffle = self._shuffle()
         if shards_of(dataset):
-            if self.rows or self.image_size or not isinstance(self._shuffle(), bool):
+            if self.rows or self.image_size or not isinstance(shuffle, bool):
                 raise InputError(
                     f"expected {dataset} alone: shards are read once, in their own order, without "
                     "--rows, --image-size and --shuffle"
@@ -182,22 +179,22 @@ class Source:
             self.split,
             data=self.data,
             columns=(image, label or None) if image else None,
-            shuffle=self._shuffle(),
+            shuffle=shuffle,
             labelled=self.labels is not None,
         )
-        rows = None if self.rows is None else read_rows(self.rows, len(images))
         place = as_place(dataset)
         in_folder = self.data is None and place.is_dir()
-        origin = {
-            "split": self.split,
-            "shuffle": seed,
-            "rows": self.rows,
-            "folder": place.absolute() if in_folder and isinstance(place, Path) else None,
-        }
-        known = {name: str(value) for name, value in origin.items() if value is not None}
-        by_name = in_folder and seed is not None  # independent of the names of the class folders
-        size = self.image_size
-        return arrange(images, by_name=by_name, shuffle=seed, rows=rows, image_size=size), known
+        origin: dict[str, object] = {"split": self.split, "shuffle": seed, "rows": self.rows}
+        if in_folder and isinstance(place, Path):
+            origin["folder"] = place.absolute()
+        arranged = arrange(
+            images,
+            by_name=in_folder and seed is not None,  # whatever the class folders are called
+            shuffle=seed,
+            rows=read_rows(self.rows, len(images)) if self.rows else None,
+            image_size=self.image_size,
+        )
+        return arranged, {name: str(value) for name, value in origin.items() if value is not None}
 
     def _shuffle(self) -> int | bool:
         if self.shuffle in (None, "no"):
@@ -223,15 +220,11 @@ class Photographs:
     std: Annotated[str | None, Option(metavar="R,G,B", help="What it then divides by.")] = None
     interpolation: Annotated[str, Option(help="bilinear, bicubic, lanczos, ...")] = "bilinear"
 
-    def read(self) -> Preprocess | None:
+    def read(self) -> atta.Preprocess | None:
         """Return the preprocessing, if any was typed."""
-        from atta.data.preprocess import Preprocess
-
-        if not (self.resize or self.crop or self.mean or self.std):
-            return None
-        names = ("resize", "crop", "mean", "std")
-        typed = {name: _numbers(getattr(self, name), f"--{name}") for name in names}
-        return Preprocess.of({**typed, "interpolation": self.interpolation})
+        texts = {"resize": self.resize, "crop": self.crop, "mean": self.mean, "std": self.std}
+        typed = {name: _numbers(name, text) for name, text in texts.items() if text}
+        return atta.Preprocess.of({**typed, "interpolation": self.interpolation}) if typed else None
 
 
 @dataclass(frozen=True)
@@ -264,12 +257,11 @@ class Network:
     model: OwnModel = None
     device: Device = None
 
-    def load(self, path: Path) -> CalibratedClassifier:
+    def load(self, path: Path) -> atta.CalibratedClassifier:
         """Load a classifier."""
-        from atta.classifier.classifier import CalibratedClassifier
-
         with waiting(f"reading {path}"):
-            return CalibratedClassifier.load(path, self._own(), device=read_device(self.device))
+            device = read_device(self.device)
+            return atta.CalibratedClassifier.load(path, self._own(), device=device)
 
     def open(
         self,
@@ -285,12 +277,7 @@ class Network:
         device = self.device if path.suffix in SUFFIXES else read_device(self.device)
         with waiting(f"reading {path}"):
             return open_predictor(
-                path,
-                self._own(),
-                device=device,
-                adapt_to=adapt_to,
-                risk=risk,
-                classes=classes,
+                path, self._own(), device=device, adapt_to=adapt_to, risk=risk, classes=classes
             )
 
     def _own(self) -> object:
@@ -301,26 +288,24 @@ class Network:
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """Let a command take groups: typer sees their fields, each in the place of its group."""
-    hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    signature = inspect.signature(command, eval_str=True)
+    groups: dict[str, Any] = {}
     shown: list[inspect.Parameter] = []
-    for name, parameter in inspect.signature(command).parameters.items():
-        if name not in groups:
-            shown.append(parameter.replace(annotation=hints[name]))
-            continue
-        inside = get_type_hints(groups[name], include_extras=True)
-        shown += [
-            parameter.replace(name=f.name, annotation=inside[f.name], default=f.default)
-            for f in fields(groups[name])
-        ]
+    for name, parameter in signature.parameters.items():
+        if is_dataclass(parameter.annotation):
+            groups[name] = parameter.annotation
+            inside = inspect.signature(groups[name], eval_str=True).parameters.values()
+            shown += [field.replace(kind=parameter.kind) for field in inside]
+        else:
+            shown.append(parameter)
 
     @wraps(command)
     def called(**given: Any) -> None:
         for name, group in groups.items():
-            given[name] = group(**{f.name: given.pop(f.name) for f in fields(group)})
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
         command(**given)
 
-    called.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    called.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
     called.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     return called
 
@@ -363,19 +348,17 @@ def read_rows(text: str | None, images: int, option: str = "--rows") -> slice:
     return slice(start, stop)
 
 
-def _numbers(text: str | None, option: str) -> int | tuple[int | float, ...] | None:
+def _numbers(name: str, text: str) -> int | tuple[int | float, ...]:
     """Read PIXELS or HEIGHTxWIDTH for a size, and numbers between commas for the channels."""
-    if text is None:
-        return None
-    channels = option in ("--mean", "--std")
+    such = "224 or 224x320 pixels"
     try:
-        if channels:
+        if name in ("mean", "std"):
+            such = "numbers, such as 0.485,0.456,0.406"
             return tuple(map(float, text.split(",")))
         sides = tuple(map(int, text.split("x")))
         return sides if len(sides) > 1 else sides[0]
     except ValueError:
-        such = "numbers, such as 0.485,0.456,0.406" if channels else "224 or 224x320 pixels"
-        raise InputError(f"{option}: expected {such}, got {text!r}") from None
+        raise InputError(f"--{name}: expected {such}, got {text!r}") from None
 
 
 def read_settings(texts: list[str] | None) -> dict[str, Any]:

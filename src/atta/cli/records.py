@@ -1,12 +1,17 @@
-"""Commands on records and files, without a network: methods, compare, fit, evaluate, search, ..."""
+"""Commands for records and results: methods, compare, fit, evaluate, search, report, figure, ...
+
+`write_results` is how every command writes its numbers and pages.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument, Exit, Option
 
+import atta
 from atta._base.errors import InputError, suggest
 from atta.cli.options import (
     BatchSize,
@@ -25,15 +30,20 @@ from atta.cli.options import (
     read_rows,
     read_settings,
 )
-from atta.cli.pages import read_images, say_verdicts, write_results
-from atta.cli.terminal import bar, err, formatted, say, show, tell, waiting
+from atta.cli.terminal import (
+    bar,
+    err,
+    formatted,
+    say,
+    say_written,
+    show,
+    tell,
+    waiting,
+    write_numbers,
+)
+from atta.results.rows import Results
 from atta.results.table import Table
 from atta.results.words import ANSWERED, CLASS_CHANGES, PASSES, dataset_name, digits
-
-if TYPE_CHECKING:
-    from atta.calibrators import Calibrator, Method
-    from atta.record.predictions import Record
-    from atta.results.rows import Results
 
 EVALUATED = ("accuracy", "brier", "nll", "ece", "aurc", *ANSWERED, CLASS_CHANGES, PASSES)
 """The metrics that `evaluate` prints without --all."""
@@ -44,11 +54,9 @@ RecordArguments = Annotated[
 
 def methods() -> None:
     """List the calibration methods, and whether they keep the predicted class."""
-    from atta.calibrators import METHODS
-
     cells = tuple(
         (name, "yes" if method().keeps_class else "no", method.summary)
-        for name, method in METHODS.items()
+        for name, method in atta.METHODS.items()
     )
     show(Table("Methods", ("name", "keeps the class", "what it is"), cells))
 
@@ -78,16 +86,16 @@ def compare(
     of the mean. ✓ and ✗: significantly better or worse than vanilla (95 %, bootstrap over images).
     """
     shown = read_images(images, [Path(name).stem for name in records], report_file)
-    from atta.lab.compare import compare as run
-    from atta.lab.compare import comparison_tables
-    from atta.record.predictions import find_record
+    from atta.lab import compare as comparing
 
-    loaded = _find_records(records)
-    fit_on, splits = (find_record(fit), 1) if fit else (None, splits)
-    all_records = [*loaded.values(), *([fit_on] if fit_on else [])]
+    loaded = {Path(name).stem: atta.find_record(name) for name in records}
+    if len(loaded) < len(records):
+        raise InputError(f"expected records with different names, got {', '.join(records)}")
+    fit_on, splits = (atta.find_record(fit), 1) if fit else (None, splits)
+    all_records = [*loaded.values(), fit_on] if fit_on else list(loaded.values())
     chosen = _read_methods(methods, all_records, validation, splits)
     with bar("comparing", len(chosen) * len(loaded) * splits) as advance:
-        results = run(
+        results = comparing.compare(
             loaded,
             chosen,
             validation=validation,
@@ -98,34 +106,32 @@ def compare(
         )
     write_results(
         results,
-        comparison_tables(results, intervals=intervals),
+        comparing.comparison_tables(results, intervals=intervals),
         numbers=json_file,
         page=report_file,
         images=shown,
         write=formatted("markdown" if markdown else "table"),
     )
-    say_verdicts(results)
+    _say_verdicts(results)
 
 
-def _find_records(paths: list[str]) -> dict[str, Record]:
-    """Find the records, by their names, which must differ."""
-    from atta.record.predictions import find_record
+def _say_verdicts(results: Results) -> None:
+    """Print the recommendation for each dataset, as the report gives it."""
+    from atta.report.sections import sections_of
 
-    found = {Path(path).stem: find_record(path) for path in paths}
-    if len(found) < len(paths):
-        raise InputError(f"expected records with different names, got {', '.join(paths)}")
-    return found
+    for section in sections_of(results):
+        if section.sentence:
+            tell(section.sentence)
 
 
 def _read_methods(
-    names: str | None, records: list[Record], images: int, splits: int
-) -> list[Method]:
+    names: str | None, records: list[atta.Record], images: int, splits: int
+) -> list[atta.Method]:
     """Find the methods that were named, by default all suitable ones, and name the others."""
-    from atta.calibrators import find_method
     from atta.lab.compare import suitable
 
     if names:
-        return [find_method(name.strip()) for name in names.split(",")]
+        return [atta.find_method(name.strip()) for name in names.split(",")]
     chosen, left_out = suitable(records, images, splits)
     for reason, others in left_out.items():
         say(f"left out, {reason}: {', '.join(others)}")
@@ -147,11 +153,10 @@ def fit(
     """Fit a method on a record and write the calibrator."""
     from torch import arange
 
-    from atta.calibrators import find_method
-    from atta.record.predictions import find_record, unfair
+    from atta.record.predictions import unfair
 
-    chosen = find_method(method, **read_settings(settings))
-    whole = find_record(record)
+    chosen = atta.find_method(method, **read_settings(settings))
+    whole = atta.find_record(record)
     part, labels = read_rows(rows, len(whole)), whole.require_labels()
     if sentence := unfair(labels, arange(len(whole))[part]):
         say(f"warning: --rows {rows}: {sentence} (--shuffle)")
@@ -159,8 +164,7 @@ def fit(
     with waiting(f"fitting {method}"):
         calibrator = chosen.fit(predictions, labels[part])
     path = calibrator.save(output)
-    limit = dict(calibrator.named_buffers()).get("limit")
-    if limit is not None and float(limit) == 0:
+    if not getattr(calibrator, "limit", True):
         say("The views do not help on these images: their share is 0.")
     passes = calibrator.passes(predictions).double().mean().item()
     tell(
@@ -193,9 +197,7 @@ def evaluate(
     The network alone and temperature scaling are compared with it. Temperature scaling is
     cross-validated on these same images. Brackets are 95 % intervals (bootstrap over images).
     """
-    from atta.calibrators import load
     from atta.lab.measure import evaluated
-    from atta.record.predictions import find_record
 
     if (dataset is None) == (calibrator is None):
         raise InputError(
@@ -203,7 +205,7 @@ def evaluate(
             + ("both" if dataset else "neither")
         )
     if calibrator is not None:
-        fitted, whole = load(calibrator), find_record(record)
+        fitted, whole = atta.load(calibrator), atta.find_record(record)
         recorded = whole[read_rows(source.rows, len(whole))]
     elif dataset is not None:
         fitted, recorded = _record(Path(record), dataset, source, network, batch_size)
@@ -216,22 +218,24 @@ def evaluate(
 
 def evaluation_table(results: Results, title: str, metrics: tuple[str, ...] | None) -> Table:
     """Lay out a line per metric and a column per method, with the ends of the intervals."""
-    bounds = {(one.method, one.metric): (one.low, one.high) for one in results.intervals}
+    bounds = {(one.method, one.metric): one for one in results.intervals}
     methods, cells = results.names("method"), []
     for metric in metrics or results.names("metric"):
-        line = [metric]
+        line, places = [metric], digits(metric)
         for method in methods:
-            found, places = results.summary(method=method, metric=metric), digits(metric)
-            ends = "".join(f"{end:.{places}f} " for end in bounds.get((method, metric), ())).split()
+            ends = bounds.get((method, metric))
+            found = results.summary(method=method, metric=metric)
             text = found.text(places) if found else "–"
-            line.append(f"{text} [{', '.join(ends)}]" if ends and metrics else text)
+            if ends and metrics:
+                text += f" [{ends.low:.{places}f}, {ends.high:.{places}f}]"
+            line.append(text)
         cells.append(tuple(line))
     return Table(title, ("metric", *methods), tuple(cells))
 
 
 def _record(
     path: Path, dataset: str, source: Source, network: Network, batch_size: int | None
-) -> tuple[Calibrator, Record]:
+) -> tuple[atta.Calibrator, atta.Record]:
     """Run a classifier on new images; return its calibrator, and the record of its answers."""
     classifier = network.load(path)
     with waiting(f"reading {dataset}"):
@@ -277,12 +281,10 @@ def search(
     Policies are judged by cross-validated NLL. A record of stratified draws has each random view
     only with its own number of repeats: give several records to compare numbers of repeats.
     """
-    from atta.calibrators import find_method
     from atta.lab.policy_search import Pool, Search
-    from atta.record.predictions import find_record
 
-    chosen = find_method(method, **read_settings(settings))
-    whole = Pool.of([find_record(name) for name in records])
+    chosen = atta.find_method(method, **read_settings(settings))
+    whole = Pool.of(list(map(atta.find_record, records)))
     searched, tested = read_parts(len(whole), rows, test)
     how = Search(budget=budget, method=chosen, folds=folds, seed=seed)
     with waiting("searching"):
@@ -327,7 +329,7 @@ def records(
     ] = None,
 ) -> None:
     """List the records that come with atta, or those of a folder, and where they came from."""
-    from atta.record.predictions import Record, own_records
+    from atta.record.predictions import own_records
     from atta.record.store import INDEX
 
     if folder is None:
@@ -337,15 +339,18 @@ def records(
         found |= {path.parent.name: path.parent for path in sorted(folder.glob(f"*/{INDEX}"))}
     else:
         raise InputError(f"--folder: there is no folder {folder}")
-    if name is not None and name not in found:
-        raise InputError(
-            f"there is no record {name!r}.{suggest(name, found)} There are: "
-            f"{', '.join(found) or 'none'}"
-        )
+    if name is not None:
+        if name not in found:
+            raise InputError(
+                f"there is no record {name!r}.{suggest(name, found)} There are: "
+                f"{', '.join(found) or 'none'}"
+            )
+        found = {name: found[name]}
     cells = []
-    for one, path in found.items() if name is None else [(name, found[name])]:
+    origin: Mapping[str, str] = {}
+    for one, path in found.items():
         try:
-            record = Record.load(path)
+            record = atta.Record.load(path)
         except InputError as error:
             if name is not None:
                 raise
@@ -378,3 +383,131 @@ def check(
         tell(str(one))
     if not all(one.whole for one in found):
         raise Exit(1)
+
+
+# ---- pages ---------------------------------------------------------------------------------------
+
+
+def report(
+    results: Annotated[
+        Path, Argument(metavar="RESULTS", help="What compare --json, run -o or reproduce wrote.")
+    ],
+    output: Output = Path("report.html"),
+    title: Annotated[str, Option(help="The title of the page.")] = "",
+    images: PageImages = None,
+) -> None:
+    """Write results as one HTML page that needs no other file and no network."""
+    found = Results.load(results)
+    shown = read_images(images, found.names("dataset"), output)
+    say_written(report=write_page(found, output, title=title, images=shown))
+
+
+def figure(
+    name: Annotated[
+        str,
+        Argument(
+            help="reliability, confidence, weights, shares, per-class, ranking, entropy, sizes "
+            "or cost."
+        ),
+    ],
+    results: Annotated[
+        Path, Argument(metavar="RESULTS", help="A file of numbers that a command wrote.")
+    ],
+    output: Output,
+    method: Annotated[
+        list[str] | None, Option(metavar="NAME", help="Only this method; may be repeated.")
+    ] = None,
+    dataset: Annotated[str | None, Option(metavar="NAME", help="Only this dataset.")] = None,
+    experiment: Annotated[str | None, Option(metavar="NAME", help="Only this experiment.")] = None,
+    validation: Annotated[
+        int | None, Option(metavar="IMAGES", help="Only fits on this many images.")
+    ] = None,
+    metric: Annotated[str, Option(help="Another metric than the usual one of the figure.")] = "",
+    dark: Annotated[bool, Option("--dark", help="For a dark background.")] = False,
+) -> None:
+    """Draw a figure from results as .svg, .png, .pdf, .json or .html."""
+    from atta.report.figures.comparison import figure as draw
+    from atta.report.figures.theme import picture
+
+    chart = draw(
+        name,
+        Results.load(results),
+        metric=metric,
+        dark=dark,
+        method=method,
+        dataset=dataset,
+        experiment=experiment,
+        validation=validation,
+    )
+    tell(f"figure: {picture(chart, output)}")
+
+
+def write_results(
+    results: Results,
+    tables: Iterable[Table],
+    *,
+    numbers: Path | None = None,
+    page: Path | None = None,
+    title: str = "",
+    images: Mapping[str, object] | bool | None = None,
+    write: Callable[[Table], None] = show,
+) -> None:
+    """Write the files that were asked for, print the tables in any case, and name the files."""
+    try:
+        file = write_numbers(numbers, results.to_json())
+        report_file = write_page(results, page, title=title, images=images)
+    finally:
+        for table in tables:
+            write(table)
+    say_written(numbers=file, report=report_file)
+
+
+def write_page(
+    results: Results,
+    path: Path | None,
+    *,
+    title: str = "",
+    images: Mapping[str, object] | bool | None = None,
+) -> Path | None:
+    """Write the report, if one was asked for; `images` are what `read_images` returns."""
+    if path is None:
+        return None
+    from atta.lab.paper.published import paper_tables
+    from atta.report.page import write_report
+
+    tables = paper_tables(results)
+    return write_report(results, path, title=title, images=images, tables=tables)
+
+
+def read_images(
+    typed: list[str] | None, datasets: list[str], page: Path | None
+) -> dict[str, object] | bool | None:
+    """Return the images named for a page, by dataset: folders or datasets; False for no images."""
+    if not typed:
+        return None
+    if page is None:
+        raise InputError(
+            "--images are for the page: expected --report FILE as well, got --images "
+            f"{typed[0]} alone"
+        )
+    if typed == ["no"]:
+        return False
+    from atta.lab.datasets import load
+
+    found: dict[str, object] = {}
+    for text in typed:
+        name, equals, place = text.partition("=")
+        if not equals or name not in datasets:
+            if len(datasets) > 1:
+                raise InputError(
+                    "--images: there are several datasets, expected NAME=FOLDER of "
+                    f"{', '.join(datasets)}, got {text}"
+                )
+            name, place = datasets[0], text
+        try:
+            found[name] = Path(place) if Path(place).exists() else load(place, "test")
+        except InputError as error:
+            raise InputError(
+                f"--images: {place} is neither a folder nor a dataset: {error}"
+            ) from None
+    return found

@@ -11,14 +11,14 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from io import StringIO
 from itertools import count
 from pathlib import Path
 from typing import Any, TextIO, cast
 
 from rich.cells import cell_len
-from rich.console import Console, JustifyMethod
+from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -110,15 +110,12 @@ def show(table: Table) -> None:
         [readable(table.shown(i, j)) for j in range(len(row))] for i, row in enumerate(table.cells)
     ]
     numeric = [table.is_numeric(j) for j in range(len(heads))]
-    columns = list(zip(*cells, strict=True)) or [()] * len(heads)
-    widths = [
-        max(map(cell_len, (head, *cells))) for head, cells in zip(heads, columns, strict=True)
-    ]
+    columns = list(zip(heads, *cells, strict=True))
+    widths = [max(map(cell_len, column)) for column in columns]
     if sum(widths) + GAP * (len(widths) - 1) > out.width:
-        widths = [
-            _least_width(*column, first=j == 0)
-            for j, column in enumerate(zip(heads, columns, numeric, strict=True))
-        ]
+        most = [out.width if number else WORDS for number in numeric]
+        most[0] = out.width // 3  # the names of the lines
+        widths = list(map(_least_width, columns, most))
     title = Text(readable(table.title))
     for block in _blocks(widths, numeric):
         rich = RichTable(
@@ -126,12 +123,14 @@ def show(table: Table) -> None:
         )
         rich.title, title = title, Text()
         for j in block:
-            head = _folded(heads[j], widths[j]) if numeric[j] else heads[j]
-            side: JustifyMethod = "right" if numeric[j] else "left"
-            rich.add_column(Text(head), justify=side, no_wrap=numeric[j], overflow="fold")
+            if numeric[j]:
+                head = Text(_folded(heads[j], widths[j]))
+                rich.add_column(head, justify="right", no_wrap=True)
+            else:
+                rich.add_column(Text(heads[j]), overflow="fold")
         for i, row in enumerate(cells):
-            styles = {j: "bold green" if (i, j) in table.best else "" for j in block}
-            rich.add_row(*(Text(row[j], style=style) for j, style in styles.items()))
+            style = ["bold green" if (i, j) in table.best else "" for j in range(len(row))]
+            rich.add_row(*(Text(row[j], style[j]) for j in block))
         out.print()
         out.print(rich)
     if table.legend:
@@ -139,11 +138,11 @@ def show(table: Table) -> None:
     out.print()
 
 
-def _least_width(head: str, cells: Sequence[str], numeric: bool, *, first: bool) -> int:
-    """Return the least width: all of a number, a third of the line for a name, few words."""
-    most = out.width // 3 if first else out.width if numeric else WORDS
+def _least_width(column: Sequence[str], most: int) -> int:
+    """Return the least width of a column: each part of its name, and cells up to `most`."""
+    head, *cells = column
     least = min(most, max(map(cell_len, cells), default=0))
-    return min(out.width, max(least, *(cell_len(part.rstrip()) for part in _parts(head)), 0))
+    return min(out.width, max([least, *(cell_len(part.rstrip()) for part in _parts(head))]))
 
 
 def _blocks(widths: list[int], numeric: list[bool]) -> list[list[int]]:
@@ -179,8 +178,8 @@ def formatted(style: str) -> Callable[[Table], None]:
     """Return the function that prints a table in a style."""
     styles: dict[str, Callable[[Table], None]] = {
         "table": show,
-        "markdown": lambda table: _plain(f"{table.markdown()}\n\n{table.legend}".rstrip(), "\n\n"),
-        "csv": lambda table: _plain(table.csv(), end=""),
+        "markdown": lambda table: _plain(f"{table.markdown()}\n\n{table.legend}".rstrip() + "\n"),
+        "csv": lambda table: _plain(table.csv().removesuffix("\n")),
         "latex": lambda table: _plain(table.latex()),
     }
     if style not in styles:
@@ -188,8 +187,8 @@ def formatted(style: str) -> Callable[[Table], None]:
     return styles[style]
 
 
-def _plain(text: str, end: str = "\n") -> None:
-    print(readable(text), end=end, file=out.file, flush=True)
+def _plain(text: str) -> None:
+    print(readable(text), file=out.file, flush=True)
 
 
 @contextmanager
@@ -267,7 +266,7 @@ class Unfailing:
 
     def write(self, text: str) -> int:
         """Write, or do nothing after an error."""
-        self._try(lambda: self.stream.write(text))
+        self._try(self.stream.write, text)
         return len(text)
 
     def flush(self) -> None:
@@ -277,35 +276,31 @@ class Unfailing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
 
-    def _try(self, act: Callable[[], object]) -> None:
-        if self.failed is not None:
-            return
-        try:
-            act()
-        except OSError as error:
-            self.failed = error
-            # The rest of its buffer would fail again when the interpreter ends.
-            with suppress(OSError, ValueError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
+    def _try(self, act: Callable[..., object], *text: str) -> None:
+        if self.failed is None:
+            try:
+                act(*text)
+            except OSError as error:
+                self.failed = error
+                # The rest of its buffer would fail again when the interpreter ends.
+                with suppress(OSError, ValueError):
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
 
 
 @contextmanager
 def unfailing() -> Iterator[Unfailing]:
     """Keep printing from raising; yield the stream of answers, which keeps the first error."""
-    codecs.register_error("atta-plain", _replaced)
-    before = sys.stdout, sys.stderr  # None where a shell closed it
-    answers, rest = (Unfailing(StringIO() if stream is None else stream) for stream in before)
-    sys.stdout, sys.stderr = cast(TextIO, answers), cast(TextIO, rest)
-    try:
-        yield answers
-    finally:
-        answers.flush()
-        rest.flush()
-        sys.stdout, sys.stderr = before
+    codecs.register_error("atta-plain", _replaced)  # type: ignore[arg-type]
+    streams = (sys.stdout, sys.stderr)  # None where a shell closed it
+    answers, rest = (Unfailing(StringIO() if stream is None else stream) for stream in streams)
+    with redirect_stdout(cast(TextIO, answers)), redirect_stderr(cast(TextIO, rest)):
+        try:
+            yield answers
+        finally:
+            answers.flush()
+            rest.flush()
 
 
-def _replaced(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
+def _replaced(error: UnicodeEncodeError) -> tuple[str, int]:
     letters = error.object[error.start : error.end]
     return "".join(PLAIN.get(letter, "?") for letter in letters), error.end

@@ -8,14 +8,12 @@ the folder that the record of the test images remembers. If that folder is missi
 the page says so and shows none.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import zip_longest
 from pathlib import Path
@@ -29,8 +27,15 @@ from atta.data.folder import Origin
 from atta.data.image_set import ImageSet, data_uri
 from atta.data.source import as_source
 from atta.report.figures import comparison
-from atta.report.figures.detail import confidence_histogram, per_class, risks, shares, weights
-from atta.report.figures.reliability import diagram, overlaid
+from atta.report.figures.detail import (
+    confidence_histogram,
+    diagram,
+    overlaid,
+    per_class,
+    risks,
+    shares,
+    weights,
+)
 from atta.report.figures.theme import ForScript, alt, theme
 from atta.report.sections import CRITERIA, WORDS, Line, Section, sections_of
 from atta.results.rows import Results, finite
@@ -58,11 +63,7 @@ class Tables:
 
 
 def report(
-    results: Results,
-    *,
-    title: str = "",
-    images: Any = None,
-    tables: Tables | None = None,
+    results: Results, *, title: str = "", images: Any = None, tables: Tables | None = None
 ) -> str:
     """Write results as one self-contained HTML page; equal results give equal pages.
 
@@ -85,17 +86,22 @@ def report(
     sections = sections_of(results)
     thumbs, notes = thumbnails(results, sections, images)
     charts = _draw(sections)
+    kinds, shown = defaultdict[str, set[str]](set), defaultdict[str, set[int]](set)
+    for section, kind, *line in (name.split("/") for name in charts):
+        kinds[section].add(kind)
+        shown[section].update(map(int, line))
     data = {
-        "charts": charts.specs,
+        "charts": charts,
         "themes": {"light": theme(), "dark": theme(dark=True)},
-        "sections": {section.id: section.data(charts.shown[section.id]) for section in sections},
+        "sections": {section.id: section.data(shown[section.id]) for section in sections},
         "thumbs": thumbs,
         "words": WORDS,
     }
     return _page().render(
         title=title or "Calibration report",
         sections=sections,
-        charts=charts,
+        kinds=kinds,
+        shown=shown,
         notes=notes,
         tables=tables or Tables(),
         about=results.about,
@@ -123,61 +129,42 @@ def write_report(
 # ---- charts
 
 
-@dataclass
-class _Charts:
-    """The charts of a page: Vega-Lite specifications by "section/kind/line"."""
+def _draw(sections: Sequence[Section]) -> dict[str, Any]:
+    """Return Vega-Lite specifications by "section/kind", or "section/kind/line" for one line.
 
-    specs: dict[str, Any] = field(default_factory=dict)
-    kinds: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """The kinds of charts, by section."""
-    shown: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
-    """The lines that have charts, by section."""
-    size: int = 0
-
-    def add(self, section: Section, line: Line | None = None) -> None:
-        """Add the charts of a section, or of one of its lines."""
-        for kind, chart in _of_section(section) if line is None else _of_line(line):
-            spec = chart.to_dict(validate=False)
-            del spec["config"], spec["$schema"]  # the page has its own themes
-            name = f"{section.id}/{kind}"
-            if line is not None:
-                name = f"{name}/{line.index}"
-                self.shown[section.id].add(line.index)
-            self.specs[name] = spec
-            self.size += len(json.dumps(spec))
-            self.kinds[section.id].add(kind)
-
-
-def _draw(sections: Sequence[Section]) -> _Charts:
-    """Draw every section, then its lines one rank at a time until the page is large enough."""
-    charts = _Charts()
+    Every section is drawn, then its lines one rank at a time until the page is large enough.
+    """
+    ranks = zip_longest(*(section.order for section in sections))
+    lines = [pair for rank in ranks for pair in zip(sections, rank, strict=True) if pair[1]]
+    charts, size = dict[str, Any](), 0
     with alt.utils.schemapi.debug_mode(False):  # slow checks of charts, which the tests check
-        for section in sections:
-            charts.add(section)
-        for lines in zip_longest(*(section.order for section in sections)):
-            for section, line in zip(sections, lines, strict=True):
-                if line is not None and charts.size < BUDGET:
-                    charts.add(section, line)
+        for section, line in [*((section, None) for section in sections), *lines]:
+            if line and size >= BUDGET:
+                break
+            for kind, chart in _of_line(line) if line else _of_section(section):
+                spec = chart.to_dict(validate=False)
+                del spec["config"], spec["$schema"]  # the page has its own themes
+                charts[f"{section.id}/{kind}" + (f"/{line.index}" if line else "")] = spec
+                size += len(json.dumps(spec))
     return charts
 
 
-_OF_LINE: dict[str, tuple[str, str, Callable[[Mapping[str, Any], str], Any]]] = {
-    "reliability": ("bins", "", diagram),
-    "histogram": ("histogram", "", partial(confidence_histogram, width=300)),
-    "weights": ("views", "Weights of the views: ", weights),
-    "shares": ("views", "Shares of the views: ", partial(shares, width=300)),
-    "per_class": ("per_class", "By predicted class: ", partial(per_class, width=320)),
-}
-"""By kind of chart: the part of a detail that it shows, the start of its title, the function."""
-
-
 def _of_line(one: Line) -> Iterator[tuple[str, Any]]:
-    for kind, (part, title, draw) in _OF_LINE.items():
-        if one.detail.get(part):
-            yield kind, draw(one.detail, title + one.label)
+    """Draw the charts of a method by their kind, as far as its detail has what they show."""
+    name, detail = one.label, one.detail
+    if detail.get("bins"):
+        yield "reliability", diagram(detail, name)
+    if detail.get("histogram"):
+        yield "histogram", confidence_histogram(detail, name, width=300)
+    if detail.get("views"):
+        yield "weights", weights(detail, f"Weights of the views: {name}")
+        yield "shares", shares(detail, f"Shares of the views: {name}", width=300)
+    if detail.get("per_class"):
+        yield "per_class", per_class(detail, f"By predicted class: {name}", width=320)
 
 
 def _of_section(section: Section) -> Iterator[tuple[str, Any]]:
+    """Draw the charts that compare methods by their kind."""
     compared = {one.label: one.detail for one in (section.baseline, section.chosen)}
     if all(detail.get("bins") for detail in compared.values()):
         yield "overlay", overlaid(compared)
@@ -204,17 +191,15 @@ def thumbnails(
     results: Results, sections: Sequence[Section], images: Any = None
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The thumbnails by "record/row of the record", and by section why there are none."""
-    shown: dict[str, str] = {}
-    notes: dict[str, str] = {}
+    shown, notes, size = dict[str, str](), dict[str, str](), 0
     if images is False:
         return shown, notes
-    given, size = _by_dataset(images, sections), 0
+    given = _by_dataset(images, [section.dataset for section in sections])
     for section in sections:
         origin = results.known("records").get(section.tested, {})
-        # Without a digest of its files, nothing proves that the folder is the right one.
         known = Origin.of(origin)
-        folder = Path(known.folder) if known.folder and known.files else None
-        source = given.get(section.dataset, folder)
+        # Without a digest of its files, nothing proves that the folder is the right one.
+        source = given.get(section.dataset, known.files and known.folder)
         rows = [row for row in _changed(section) if f"{section.tested}/{row}" not in shown]
         if source is None or not rows:
             continue
@@ -227,24 +212,27 @@ def thumbnails(
                 f"No thumbnails: {error}. Pass images=... (--images) to say where the images are."
             )
             continue
-        for row, uri in pictures:
+        for row, uri in pictures.items():
             size += len(uri)
             if size <= PICTURES:
                 shown[f"{section.tested}/{row}"] = uri
     return shown, notes
 
 
-def _by_dataset(images: Any, sections: Sequence[Section]) -> Mapping[str, Any]:
+def _by_dataset(images: Any, datasets: Sequence[str]) -> Mapping[str, Any]:
     """The given images by dataset."""
-    names = {section.dataset: None for section in sections}
     if images is None:
         return {}
-    if not isinstance(images, Mapping) and len(names) == 1:
-        return dict.fromkeys(names, images)
-    if not isinstance(images, Mapping) or not images.keys() <= names.keys():
-        got = ", ".join(map(str, images)) if isinstance(images, Mapping) else "others"
-        raise InputError(f"images: expected {{name: images}} of {', '.join(names)}, got {got}")
-    return images
+    names = list(dict.fromkeys(datasets))
+    if isinstance(images, Mapping):
+        if images.keys() <= {*names}:
+            return images
+        got = ", ".join(map(str, images))
+    elif len(names) == 1:
+        return {names[0]: images}
+    else:
+        got = type(images).__name__
+    raise InputError(f"images: expected {{name: images}} of {', '.join(names)}, got {got}")
 
 
 def _changed(section: Section) -> list[int]:
@@ -254,11 +242,10 @@ def _changed(section: Section) -> list[int]:
     return [row for row in found if isinstance(row, int)]
 
 
-def _thumbnails(
-    images: Any, origin: Mapping[str, Any], rows: Sequence[int]
-) -> list[tuple[int, str]]:
-    """Thumbnails of these rows of the record with this origin."""
-    count = origin.get("images") if isinstance(origin.get("images"), int) else None
+def _thumbnails(images: Any, origin: Mapping[str, Any], rows: Sequence[int]) -> dict[int, str]:
+    """Thumbnails by row of the record with this origin."""
+    count = origin.get("images")
+    count = count if isinstance(count, int) else None
     if isinstance(images, str):
         images = Path(images)
     if isinstance(images, Path) and images.suffix == ".safetensors":
@@ -273,10 +260,10 @@ def _thumbnails(
         pixels = (batch.pixels[0] for batch in source.read([row] for row in ordered))
     if count not in (None, there):
         raise InputError(f"expected the {count} images of the record, got {there}")
-    if not all(0 <= row < there for row in rows):
+    if ordered[0] < 0 or ordered[-1] >= there:
         raise InputError(f"expected more images than row {ordered[-1]} of the record, got {there}")
     uris = {row: data_uri(image, SIDE) for row, image in zip(ordered, pixels, strict=True)}
-    return [(row, uris[row]) for row in rows]
+    return {row: uris[row] for row in rows}
 
 
 # ---- page

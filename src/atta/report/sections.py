@@ -72,16 +72,12 @@ class Line:
     """The bootstrap intervals of all lines."""
 
     @property
-    def class_changes(self) -> Mapping[int, float]:
-        """How many predicted classes changed, by split; empty if unknown."""
-        return self.values.get(CLASS_CHANGES, {})
-
-    @property
     def keeps_class(self) -> bool | None:
         """Whether no class changed in any split, nor can, as far as is known; None if unknown."""
-        if any(self.class_changes.values()):
+        changes = self.values.get(CLASS_CHANGES)
+        if changes and any(changes.values()):
             return False
-        known: bool | None = self.detail.get("keeps_class", bool(self.class_changes) or None)
+        known: bool | None = self.detail.get("keeps_class", True if changes else None)
         return known
 
     @property
@@ -103,13 +99,19 @@ class Line:
         if not paired:
             return None
         found = Summary.of(paired)
-        ends = self.bounds.get((self.key, other.key, metric)) or _ends(found)
-        better = judged(*ends, SENSE.get(metric)) if ends else None
+        ends = self.bounds.get((self.key, other.key, metric)) or found.ends
+        if ends is None:
+            return Difference(found.mean, None, None, None)
+        better = judged(*ends, SENSE.get(metric))
         base = 1 - other.mean(metric) if metric == "accuracy" else other.mean(metric)
         if better and abs(found.mean) < LEAST * abs(base):
             better = 0
-        low, high = ends or (None, None)
-        return Difference(found.mean, low, high, better)
+        return Difference(found.mean, *ends, better)
+
+    def better(self, other: Line, metric: str) -> int | None:
+        """Whether this line is better (1) or worse (-1) than another, if that is known."""
+        found = self.difference(other, metric)
+        return found and found.better
 
 
 class Difference(NamedTuple):
@@ -132,12 +134,6 @@ class Difference(NamedTuple):
         if self.none:
             return "unclear", "the same"
         return None if self.better is None else WORDS[self.better]
-
-
-def _ends(found: Summary) -> tuple[float, float] | None:
-    """The ends of the interval of a mean over splits."""
-    half = found.interval
-    return None if half is None else (found.mean - half, found.mean + half)
 
 
 @dataclass(frozen=True)
@@ -177,10 +173,9 @@ class Section:
     def metrics(self) -> tuple[str, ...]:
         """The metrics of the table: those that need labels, or those that do not if none do."""
         found = self.results.names("metric")
-        kinds = ([m for m in kind if m in found] for kind in (MAIN, CRITERIA, tuple(ENTROPIES)))
-        main = next(filter(None, kinds), [])
-        main = main or [metric for metric in found if metric != CLASS_CHANGES]
-        return (*main, *(metric for metric in found if metric == CLASS_CHANGES))
+        others = [metric for metric in found if metric != CLASS_CHANGES]
+        kinds = (kind for kind in (MAIN, CRITERIA, ENTROPIES) if not {*kind}.isdisjoint(found))
+        return tuple(one for one in (*next(kinds, others), CLASS_CHANGES) if one in found)
 
     @cached_property
     def table(self) -> Table | None:
@@ -282,17 +277,13 @@ class Section:
 
         By every judge they are better than vanilla, and not worse than the best.
         """
-        base = self.vanilla
-        bests = [(one, next(iter(_sorted(self.ranked, one)), None)) for one in self.judges]
-
-        def good(one: Line) -> bool:
-            return all(
-                (not base or _judged(one, base, metric) == 1)
-                and (best in (None, one) or _judged(one, best, metric) in (0, 1))
-                for metric, best in bests
-            )
-
-        return sorted(filter(good, self.ranked), key=lambda one: one.passes or math.inf)
+        good = self.ranked
+        for metric in self.judges:
+            if self.vanilla:
+                good = [one for one in good if one.better(self.vanilla, metric) == 1]
+            for best in _sorted(self.ranked, metric)[:1]:
+                good = [one for one in good if one is best or one.better(best, metric) in (0, 1)]
+        return sorted(good, key=lambda one: one.passes or math.inf)
 
     @cached_property
     def advised(self) -> Line | None:
@@ -306,16 +297,13 @@ class Section:
         if self.proven:
             return self.proven[0]
         base, tempered = self.vanilla, self._find(TEMPERATURE)
-        if (
-            base
-            and tempered in self.ranked
-            and all(
-                tempered.mean(metric) < base.mean(metric) and _judged(tempered, base, metric) != -1
-                for metric in self.judges
-            )
-        ):
-            return tempered
-        return base or self.ranked[0]
+        if not base or tempered not in self.ranked:
+            return base or self.ranked[0]
+        lower = (
+            tempered.mean(metric) < base.mean(metric) and tempered.better(base, metric) != -1
+            for metric in self.judges
+        )
+        return tempered if all(lower) else base
 
     @property
     def recommended(self) -> Line | None:
@@ -340,14 +328,10 @@ class Section:
                 for metric in self.judges
             )
             costs += f": {', '.join(changes)}"
-        return f"{self.title}: use {name}{costs}; every class stays the same.{self._answers}"
-
-    @property
-    def _answers(self) -> str:
-        """How many images the advised line answers at 1 % risk, and what it is compared with."""
         known = [one for one in (self.advised, self.rival) if one and "answered_1" in one.values]
-        shares = [f"{one.label} answers {one.mean('answered_1'):.0%}" for one in known]
-        return f" At 1 % risk {', '.join(shares)} of the images." if shares else ""
+        shares = ", ".join(f"{one.label} answers {one.mean('answered_1'):.0%}" for one in known)
+        answers = f" At 1 % risk {shares} of the images." if shares else ""
+        return f"{self.title}: use {name}{costs}; every class stays the same.{answers}"
 
     @property
     def chosen(self) -> Line:
@@ -362,7 +346,7 @@ class Section:
 
     def spread(self, one: Line, metric: str, found: Summary) -> tuple[float, float] | None:
         """The 95 % interval of a number: over several splits, or over test images."""
-        return _ends(found) if self.splits > 1 else one.bounds.get((one.key, None, metric))
+        return found.ends if self.splits > 1 else one.bounds.get((one.key, None, metric))
 
     def detail(self, name: str) -> Any:
         """The first known value of an entry of the details."""
@@ -389,12 +373,6 @@ class Section:
         }
 
 
-def _judged(one: Line, other: Line | None, metric: str) -> int | None:
-    """Whether a line is better (1) or worse (-1) than another, if that is known."""
-    found = one.difference(other, metric) if other else None
-    return found.better if found else None
-
-
 def _sorted(lines: Sequence[Line], metric: str) -> list[Line]:
     """The lines that have the metric, lowest mean first."""
     known = (one for one in lines if not math.isnan(one.mean(metric)))
@@ -414,7 +392,7 @@ def _values(rows: Sequence[Row]) -> dict[str, dict[int, float]]:
 
 def sections_of(results: Results) -> list[Section]:
     """One section per experiment and dataset; a cost experiment joins the one it belongs to."""
-    pairs = list(dict.fromkeys((row.experiment, row.dataset) for row in results))
+    pairs = dict.fromkeys((row.experiment, row.dataset) for row in results)
     experiments, records = results.known("experiments"), results.known("records")
     merged = with_cost(results)
     sections = []
@@ -445,5 +423,4 @@ def with_cost(results: Results) -> Results:
         {**detail, "experiment": detail.get("experiment", "").removesuffix(COST)}
         for detail in results.details
     )
-    intervals = tuple(moved(results.intervals))
-    return Results(tuple(rows.values()), results.about, details, intervals)
+    return Results(tuple(rows.values()), results.about, details, tuple(moved(results.intervals)))

@@ -66,6 +66,12 @@ class Summary:
         quantile = float(stdtrit(count - 1, 0.975))
         return cls(mean, deviation, quantile * deviation / math.sqrt(count), count)
 
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """The ends of the interval, if there is one."""
+        half = self.interval
+        return None if half is None else (self.mean - half, self.mean + half)
+
     def text(self, digits: int = 4) -> str:
         """Return mean ± interval with so many digits after the point."""
         spread = "" if self.interval is None else f" ± {self.interval:.{digits}f}"

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from atta import VATTA, InputError, Vanilla
 from atta.cli.app import commands
 from atta.lab.compare import compare
-from atta.report.figures.catalogue import FIGURES, figure
+from atta.report.figures.comparison import FIGURES, figure
 from atta.results.rows import Results, Row
 from scenarios import chart_data as data
 from scenarios import made_up, many

@@ -10,7 +10,7 @@ import torch
 
 import atta
 from atta import METRICS, InputError
-from atta.report.figures.reliability import compare_plot, diagram, overlaid
+from atta.report.figures.detail import compare_plot, diagram, overlaid
 from scenarios import chart_data as data
 from scenarios import made_up
 

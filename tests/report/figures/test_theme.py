@@ -10,8 +10,14 @@ from typing import Any
 import pytest
 
 from atta.report.figures.comparison import cost, entropy, ranking, sizes
-from atta.report.figures.detail import confidence_histograms, per_class, shares, weights
-from atta.report.figures.reliability import diagram, side_by_side
+from atta.report.figures.detail import (
+    confidence_histograms,
+    diagram,
+    per_class,
+    shares,
+    side_by_side,
+    weights,
+)
 from atta.report.figures.theme import finished, theme
 from atta.results.rows import Results, Row
 from scenarios import chart_data as data

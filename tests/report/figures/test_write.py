@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from atta import InputError
-from atta.report.figures.detail import shares
-from atta.report.figures.reliability import diagram
+from atta.report.figures.detail import diagram, shares
 from atta.report.figures.theme import picture
 
 pytest.importorskip("altair")

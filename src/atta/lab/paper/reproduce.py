@@ -276,7 +276,7 @@ def _gather(
 
 def write_page(done: Reproduction, path: Path, *, command: str) -> None:
     """Write the page, and the paper's figures, drawn from our results, into a folder next to it."""
-    from atta.report.figures.catalogue import figure  # here: these need the libraries of reports
+    from atta.report.figures.comparison import figure  # here: these need the libraries of reports
     from atta.report.figures.theme import picture
 
     folder, pictures = path.with_suffix(""), {}

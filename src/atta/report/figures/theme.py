@@ -14,15 +14,16 @@ import math
 import os
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
+from itertools import cycle, islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 from xml.sax.saxutils import quoteattr
 
 from atta._base.errors import InputError, require
 from atta._base.files import whole_file
-from atta.results.words import DRAWN, contender, labels
+from atta.results.words import contender, labels
 
 if TYPE_CHECKING:
     import altair
@@ -35,8 +36,7 @@ else:
 
         def __getattr__(self, name: str) -> Any:
             with require("report", "a figure"):
-                import altair
-            return getattr(altair, name)
+                return getattr(import_module("altair"), name)
 
     alt = _Altair()
 
@@ -117,35 +117,47 @@ def finished(chart: Any, dark: bool = False) -> alt.TopLevelMixin:
 
 # ---- what charts share --------------------------------------------------------------------------
 
-Detail: TypeAlias = Mapping[str, Any]
+Detail = Mapping[str, Any]
 """An entry of `Results.details`."""
-Datum: TypeAlias = dict[str, Any]
-OVER, UNDER = "over-confident", "under-confident"
-_TOOLTIPS = {
-    "passes": ("passes", ",.2~f"),
-    "validation": ("validation images", ",d"),
-    "value": ("mean", ".5f"),
-    "runs": ("runs", ",d"),
-    "range": ("confidence in", ""),
-    "images": ("images", ",d"),
-    "confidence": ("mean confidence", ".4f"),
-    "accuracy": ("accuracy", ".4f"),
-    "gap": ("confidence − accuracy", "+.4f"),
-    "interval": ("its 95 % interval", ""),
-    "kind": ("view", ""),
-    "weight": ("weight", "+.4f"),
-    "limit": ("limit", ".4f"),
-    "mean_share": ("mean share", ".4f"),
-    "set": ("images", ""),
-    "part": ("share of images", ".1%"),
-    "name": ("quantity", ""),
-    "rate": ("value", ".1%"),
-    "coverage": ("answered", ".1%"),
-    "risk": ("risk", ".2%"),
-    "low": ("its 95 % interval from", ".2%"),
-    "high": ("to", ".2%"),
+Datum = dict[str, Any]
+_TITLES = {
+    "validation": "validation images",
+    "value": "mean",
+    "range": "confidence in",
+    "confidence": "mean confidence",
+    "gap": "confidence − accuracy",
+    "interval": "its 95 % interval",
+    "kind": "view",
+    "mean_share": "mean share",
+    "set": "images",
+    "part": "share of images",
+    "name": "quantity",
+    "rate": "value",
+    "coverage": "answered",
+    "low": "its 95 % interval from",
+    "high": "to",
 }
-"""The title of a field in a tooltip, unless it is its name; its format if it is a number."""
+"""The titles of fields in tooltips, unless they are their names."""
+_NUMBERS = {
+    "passes": ",.2~f",
+    "validation": ",d",
+    "value": ".5f",
+    "runs": ",d",
+    "images": ",d",
+    "confidence": ".4f",
+    "accuracy": ".4f",
+    "gap": "+.4f",
+    "weight": "+.4f",
+    "limit": ".4f",
+    "mean_share": ".4f",
+    "part": ".1%",
+    "rate": ".1%",
+    "coverage": ".1%",
+    "risk": ".2%",
+    "low": ".2%",
+    "high": ".2%",
+}
+"""The formats of fields that are numbers."""
 
 
 def chart_of(values: list[Datum]) -> alt.Chart:
@@ -184,64 +196,61 @@ def tooltips(*fields: str, **titles: str) -> list[alt.Tooltip]:
     """Tooltips of these fields; `titles` replaces the usual title of a field."""
     found = []
     for name in fields:
-        usual, form = _TOOLTIPS.get(name, (name, ""))
-        title, kind = titles.get(name, usual), "Q" if form else "N"
-        found.append(alt.Tooltip(f"{name}:{kind}", title=title, format=form or alt.Undefined))
+        tip = alt.Tooltip(f"{name}:N", title=(_TITLES | titles).get(name, name))
+        if name in _NUMBERS:
+            tip = tip.type("quantitative").format(_NUMBERS[name])
+        found.append(tip)
     return found
 
 
 def unit(channel: Any, field: str, title: str | None = None, *, labels: bool = True) -> Any:
     """A channel with an axis from 0 to 1."""
-    axis = alt.Axis(
-        values=[0, 0.2, 0.4, 0.6, 0.8, 1],
-        format=".1f",
-        labels=labels,
-        ticks=labels,
-        labelFlush=False,
-    )
-    return channel(f"{field}:Q", title=title, scale=alt.Scale(domain=[0, 1]), axis=axis)
-
-
-def metric_axis(metric: str) -> alt.Y:
-    """The axis of a metric that need not start at 0."""
-    return alt.Y("value:Q", title=sense(metric), scale=alt.Scale(zero=False))
+    ticks = [0, 0.2, 0.4, 0.6, 0.8, 1]
+    axis = alt.Axis(values=ticks, format=".1f", labels=labels, ticks=labels, labelFlush=False)
+    return channel(f"{field}:Q", title=title, axis=axis).scale(domain=[0, 1])
 
 
 def named_rows(field: str, data: Sequence[Datum]) -> alt.Y:
     """An axis that names every row, in the order of the data."""
     names = list(dict.fromkeys(row[field] for row in data))
-    axis = alt.Axis(labelOverlap=False, ticks=False, labelPadding=6, labelLimit=220)
-    return alt.Y(f"{field}:N", title=None, scale=alt.Scale(domain=names), axis=axis)
+    rows = alt.Y(f"{field}:N", title=None).scale(domain=names)
+    return rows.axis(labelOverlap=False, ticks=False, labelPadding=6, labelLimit=220)
 
 
 def histogram(
     field: str,
-    methods: Sequence[tuple[str, Sequence[int | float]]],
+    methods: Iterable[tuple[str, Sequence[int | float]]],
     title: str,
+    width: int,
     tips: list[alt.Tooltip],
     y: alt.Y | None = None,
-) -> list[Any]:
-    """The layers of histograms over [0, 1] in equal bins: the first as bars, a second as a line.
+) -> Any:
+    """Draw histograms over [0, 1] in equal bins: the first as bars, a second as a line.
 
     By default the values are numbers of images, on an axis of log(1 + images), which can show 0.
     """
-    ticks = alt.Axis(values=[0, *(10**power for power in range(10))], format=",d")
-    scale = alt.Scale(type="symlog")
-    y = y or alt.Y(f"{field}:Q", title="images (log scale)", scale=scale, axis=ticks)
+    ticks = [0, *(10**power for power in range(10))]
+    images = alt.Y("images:Q", title="images (log scale)").scale(type="symlog")
+    y = y or images.axis(values=ticks, format=",d")
     layers: list[Any] = []
     for name, values in methods:
-        rows: list[Datum] = []
-        for i, value in enumerate(values):
-            start, end = i / len(values), (i + 1) / len(values)
-            text = f"({start:.3g}, {end:.3g}]"
-            rows.append({"from": start, "to": end, field: value, "range": text, "method": name})
+        edges = pairwise(i / len(values) for i in range(len(values) + 1))
+        rows: list[Datum] = [
+            {"from": start, "to": end, field: value, "range": between(start, end), "method": name}
+            for (start, end), value in zip(edges, values, strict=True)
+        ]
         if layers:  # a step ends where the next one starts
             rows.append({**rows[-1], "from": 1.0})
             marks = chart_of(rows).mark_line(interpolate="step-after", color=VERMILION)
         else:
             marks = chart_of(rows).mark_rect(color=SKY).encode(x2="to", y2=alt.datum(0))
         layers.append(marks.encode(x=unit(alt.X, "from", title), y=y, tooltip=tips))
-    return layers
+    return alt.layer(*layers, width=width, height=180)
+
+
+def between(start: float, end: float) -> str:
+    """The name of a bin."""
+    return f"({start:.3g}, {end:.3g}]"
 
 
 def above(offset: int = 4, **more: Any) -> alt.Legend:
@@ -254,8 +263,7 @@ def told_apart(names: Sequence[str], **legend: Any) -> dict[str, Any]:
     key = alt.Legend(title=None, symbolOpacity=1, symbolSize=70, **legend)
 
     def scale(values: Sequence[Any]) -> alt.Scale:
-        used = [values[i % len(values)] for i in range(len(names))]
-        return alt.Scale(domain=list(names), range=used)
+        return alt.Scale(domain=list(names), range=list(islice(cycle(values), len(names))))
 
     return {
         "color": alt.Color("method:N", scale=scale(COLOURS), legend=key),
@@ -264,46 +272,20 @@ def told_apart(names: Sequence[str], **legend: Any) -> dict[str, Any]:
     }
 
 
-def calibration(images: int, confidence: float, accuracy: float) -> Datum:
-    """The numbers of a group of images: confidence, accuracy, and the gap between them."""
-    sense = OVER if confidence >= accuracy else UNDER
-    gap = confidence - accuracy
-    found: Datum = {"images": images, "confidence": confidence, "accuracy": accuracy}
-    return {**found, "gap": gap, "sense": sense}
-
-
-def of_title(title: str) -> str:
-    """The title as part of a sentence, if there is one."""
-    return f" of {title}" if title else ""
-
-
-def sense(metric: str) -> str:
-    """A metric's name on an axis, and which direction is better."""
-    better = DRAWN.get(metric)
-    return f"{metric} ({better} is better)" if better else metric
-
-
 def number(value: Any) -> float | None:
     """A finite number, or None: JSON has no nan or inf, and results.json stores them as text."""
     return value if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def class_names(detail: Detail, count: int) -> list[str]:
-    """The names of the classes, or their numbers; duplicate names get their number appended."""
-    found = (detail.get("per_class") or {}).get("names") or []
-    return _unique([str(name) for name in (found if len(found) == count else range(count))])
-
-
 def names_of(details: Sequence[Detail]) -> list[str]:
     """The names of the methods of these details, all different."""
-    keys = [
-        contender(detail)._replace(experiment="", dataset="", validation=0) for detail in details
-    ]
+    anywhere = {"experiment": "", "dataset": "", "validation": 0}
+    keys = [contender({**detail, **anywhere}) for detail in details]
     named = labels(keys)
-    return _unique([named[key] for key in keys], 1)
+    return distinct([named[key] for key in keys], 1)
 
 
-def _unique(names: Sequence[str], start: int = 0) -> list[str]:
+def distinct(names: Sequence[str], start: int = 0) -> list[str]:
     """Append its number to each name that occurs more than once."""
     times = Counter(names)
     return [f"{name} ({i})" if times[name] > 1 else name for i, name in enumerate(names, start)]
