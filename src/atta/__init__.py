@@ -16,53 +16,9 @@ Input that cannot be used raises `atta.InputError`; suspicious input warns with 
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 __version__ = "0.2.0"
-
-if TYPE_CHECKING:
-    from atta._base.errors import Advice, InputError
-    from atta.calibrators import (
-        CATTA,
-        MATTA,
-        METHODS,
-        VATTA,
-        AdaptiveTTA,
-        Calibrator,
-        Dirichlet,
-        HedgedCATTA,
-        HedgedTemperature,
-        Histogram,
-        Isotonic,
-        MeanTTA,
-        MeanTTATemperature,
-        Method,
-        Peer,
-        SelectiveVATTA,
-        SequentialVATTA,
-        TemperatureScaling,
-        Vanilla,
-        find_method,
-        load,
-    )
-    from atta.calibrators.conformal import Conformal, ConformalSets
-    from atta.classifier.calibrate import calibrate
-    from atta.classifier.classifier import CalibratedClassifier
-    from atta.classifier.segmenter import CalibratedSegmenter
-    from atta.data.preprocess import Preprocess
-    from atta.data.views import PAPER_POLICIES, POLICIES, VIEWS, Policy, View
-    from atta.lab.shrunk import ShrunkMATTA
-    from atta.metrics.binning import bins
-    from atta.metrics.resampling import bootstrap, paired
-    from atta.metrics.scores import METRICS, evaluate
-    from atta.metrics.sums import Sums
-    from atta.networks.adapters import FromProbabilities, Normalized, NumpyModel, OnnxModel
-    from atta.record.predictions import Predictions, Record, find_record
-    from atta.record.writer import RecordWriter
-    from atta.report.figures.detail import compare_plot, reliability, risk_plot
-    from atta.results.rows import Results
-    from atta.run.collect import collect
-    from atta.run.runner import Execution
 
 _HOMES = {
     "CATTA": "calibrators",

@@ -190,7 +190,9 @@ class Experiment:
             raise InputError(f"there is no file {path}") from None
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
-        except (OSError, ValueError, RecursionError) as error:
+        except RecursionError:
+            raise InputError(f"{path} is nested too deeply") from None
+        except (OSError, ValueError) as error:
             raise InputError(f"{path} is not a TOML file ({error})") from None
 
     def about(self) -> dict[str, Any]:
