@@ -30,7 +30,7 @@ from atta.classifier.label_maps import palette
 from atta.data.corruptions import CORRUPTIONS, rehearsed
 from atta.data.masks import scenes
 from atta.data.views import Policy
-from atta.metrics.maps import confusion, error_auroc, miou
+from atta.metrics.scores import confusion, error_auroc, miou
 from atta.networks.dense import as_dense
 from atta.run.collect import STREAM_SEVERITIES
 from atta.run.pixels import PixelRun

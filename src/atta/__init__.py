@@ -54,8 +54,7 @@ if TYPE_CHECKING:
     from atta.lab.shrunk import ShrunkMATTA
     from atta.metrics.binning import bins
     from atta.metrics.resampling import bootstrap, paired
-    from atta.metrics.scores import METRICS, evaluate
-    from atta.metrics.sums import Sums
+    from atta.metrics.scores import METRICS, Sums, evaluate
     from atta.networks.adapters import FromProbabilities, Normalized, NumpyModel, OnnxModel
     from atta.record.predictions import Predictions, Record, find_record
     from atta.record.writer import RecordWriter
@@ -105,7 +104,7 @@ _HOMES = {
     "SelectiveVATTA": "calibrators",
     "SequentialVATTA": "calibrators",
     "ShrunkMATTA": "lab.shrunk",
-    "Sums": "metrics.sums",
+    "Sums": "metrics.scores",
     "TemperatureScaling": "calibrators",
     "Vanilla": "calibrators",
     "View": "data.views",

@@ -207,31 +207,15 @@ def guarded_blend(
 
     `base` is softmax(logits) at any temperature.
     """
-    if step is None and can_look(base, fused, limit) and base.numel() >= MANY:
-        return _blend_unsure_rows(base, fused, limit, logits)
     first = leader(logits)
+    if step is None and can_look(base, fused, limit) and base.numel() >= MANY:
+        return _blend_close_calls(base, fused, limit, first)
     share = largest_share(base, fused, limit, step=step, first=first)
     return put_first(torch.lerp(base, fused, share.unsqueeze(-1)), first)
 
 
-def _blend_unsure_rows(base: Probs, fused: Probs, limit: Scalar | float, logits: Logits) -> Probs:
-    """Return what `guarded_blend` does, bit for bit, in a third of the passes over memory.
-
-    A class with more than half of the probability in `base` and at the limit needs no other look:
-    it leads the logits, and no rival comes near.
-    """
-    most = torch.as_tensor(limit, dtype=base.dtype, device=base.device).clamp(0, 1)
-    mixed = torch.lerp(base, fused, most)
-    lead, first = mixed.max(dim=-1, keepdim=True)
-    sure = (lead > MAJORITY) & (base.gather(-1, first) > MAJORITY)
-    rest = (~sure).squeeze(-1).nonzero().squeeze(-1)
-    if len(rest):
-        mixed[rest] = _blend_close_calls(base[rest], fused[rest], limit, leader(logits[rest]))
-    return mixed
-
-
 def _blend_close_calls(base: Probs, fused: Probs, limit: Scalar | float, first: First) -> Probs:
-    """Return what `guarded_blend` does, bit for bit, in half the passes over memory.
+    """Return what `guarded_blend` does, bit for bit, in half the time.
 
     Where the class leads by more than `near` at the limit, the limit itself is the share: a rival
     with a positive gain has not drawn level, and no rival is near in both answers. Only the

@@ -20,10 +20,9 @@ from torch.nn import functional as F
 
 from atta._base.errors import InputError
 from atta._base.settings import Folds, Seed, shown
-from atta._base.tensors import piece_rows
 from atta._base.types import Labels, Logits, Probs
 from atta.calibrators.base import Calibrator, Method, Views
-from atta.calibrators.fitting import cholesky, fold_splits, minimize
+from atta.calibrators.fitting import cholesky, fold_splits, minimize, prepared
 from atta.functional import MAJORITY, can_look, guard_class
 from atta.record.predictions import Predictions
 
@@ -131,15 +130,13 @@ def fit_temperature(given: Predictions | Logits, labels: Labels) -> Tensor:
     alone = predictions.select((), rehearsals=False)
     images, stride = len(labels), max(1, len(labels) * alone.classes // SAMPLE_LOGITS)
 
-    def every() -> Iterable[tuple[Tensor, Labels]]:
-        rows = piece_rows(PIECE_LOGITS, alone.classes, alone.device)
-        for part, own in zip(alone.chunks(rows), torch.split(labels, rows), strict=True):
-            # How far each class is behind the first.
-            yield part.logits.double() - part.logits.amax(dim=-1, keepdim=True), own
+    def prepare(part: Predictions, labels: Labels) -> tuple[Tensor, Labels]:
+        # How far each class is behind the first.
+        return part.logits.double() - part.logits.amax(dim=-1, keepdim=True), labels
 
-    kept = list(every()) if stride == 1 else None
+    parts = prepared(alone, labels, prepare, PIECE_LOGITS)
     sums, right = torch.zeros(2, dtype=torch.float64), True
-    for behind, own in kept or every():
+    for behind, own in parts():
         true = behind.gather(1, own[:, None])
         sums = sums.to(behind.device) + torch.stack([true.sum(), behind.sum()])
         right = right and bool((behind.argmax(dim=-1) == own).all())
@@ -152,7 +149,7 @@ def fit_temperature(given: Predictions | Logits, labels: Labels) -> Tensor:
     if stride > 1:
         start = 1 / float(fit_temperature(alone[torch.arange(0, images, stride)], labels[::stride]))
     target = (1 - smoothing) * of_labels / images - smoothing * size
-    return sums.new_tensor(1 / _minimize_scale(lambda: kept or every(), target, start, size))
+    return sums.new_tensor(1 / _minimize_scale(parts, target, start, size))
 
 
 def _minimize_scale(

@@ -43,7 +43,7 @@ from torch import Tensor
 
 from atta._base.types import Labels, Logits, Probs, Shares
 from atta.calibrators.atta import VATTA, ViewBlend
-from atta.calibrators.base import Calibrator, ViewMethod, Views, base_probs
+from atta.calibrators.base import Calibrator, ViewMethod, Views
 from atta.calibrators.convex import CATTA
 from atta.calibrators.scaling import fit_temperature, scaled
 from atta.functional import guarded_blend, weighted_sum
@@ -109,7 +109,7 @@ class StagedBlend(Calibrator):
     def answers(self, logits: Logits, views: Views) -> Iterator[tuple[Probs, Shares]]:
         """Yield the probabilities and confidence of each stage whose views are given."""
         cooled = scaled(logits, self.temperature.to(logits))
-        base = cooled if self.tempered else base_probs(logits)
+        base = cooled if self.tempered else logits.softmax(dim=-1)
         yield cooled, base.amax(dim=-1)
         rows = [logits] if self.itself else []
         for kinds, weights, limit in zip(
@@ -311,7 +311,7 @@ def _with_gates(found: StagedBlend, predictions: Predictions, counts: Sequence[i
     found.classes = predictions.classes
     parts = [
         torch.stack([confidence for _, confidence in found.answers(part.logits, part.views)])
-        for part in found._pieces(predictions)
+        for part in found._pieces(predictions)[1]
     ]
     going = torch.ones(len(predictions), dtype=torch.bool, device=predictions.device)
     for gate, count, confidence in zip(found.gates, counts, torch.cat(parts, 1), strict=False):

@@ -28,8 +28,7 @@ from atta.data.masks import IGNORED, Scenes, scenes
 from atta.data.source import Channels
 from atta.data.views import Policy
 from atta.functional import guard_class
-from atta.metrics.maps import map_scores
-from atta.metrics.scores import evaluate
+from atta.metrics.scores import evaluate, map_scores
 from atta.networks.borrowing import device_of, dtype_of
 from atta.networks.dense import Dense, as_dense
 from atta.record.predictions import Predictions, Record

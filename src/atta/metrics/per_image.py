@@ -19,6 +19,7 @@ from atta._base import tensors
 from atta._base.errors import InputError
 from atta._base.tensors import piece_rows
 from atta._base.types import Labels, Probs
+from atta.record.predictions import as_labels
 
 Array: TypeAlias = Tensor | np.ndarray
 PerImage: TypeAlias = Float[Tensor, "n"]
@@ -78,16 +79,8 @@ def validate(probs: AnyProbs, labels: LabelArray | None) -> tuple[Probs | LazyPr
         raise InputError(f"probs: expected floating point numbers, got {p.dtype}")
     if labels is None:
         return p, None
-    (n, k), y = p.shape, as_tensor(labels, "labels")
-    if y.shape != (n,):
-        raise InputError(f"labels: expected one for each of {n} images, got shape {tuple(y.shape)}")
-    if y.is_floating_point() or y.dtype is torch.bool:
-        raise InputError(f"labels: expected integers in 0..{k - 1}, got {y.dtype}")
-    y = y.to(p.device, torch.int64)
-    wrong = (y < 0) | (y >= k)
-    if wrong.any():
-        raise InputError(f"labels: expected integers in 0..{k - 1}, got {_first(y, wrong)}")
-    return p, y
+    images, classes = p.shape
+    return p, as_labels(labels, images=images, classes=classes).to(p.device)
 
 
 @dataclass(frozen=True)
