@@ -21,7 +21,7 @@ import torch
 
 from atta import CATTA, Predictions, Record, TemperatureScaling, find_record
 from atta.calibrators import Method
-from atta.calibrators.crossval import held_answers
+from atta.calibrators.crossval import held_out
 from atta.calibrators.risk import DELTA, USUAL, threshold
 from atta.metrics.scores import evaluate
 from benchmarks.records import DATA, described, draw, run
@@ -75,7 +75,7 @@ def tried(
     for seed in range(draws):
         rows, rest = draw(len(labels), seed)
         for name, method in METHODS.items():
-            held = held_answers(method, predictions[rows], labels[rows]).confidence.double().numpy()
+            held = held_out(method, predictions[rows], labels[rows]).confidence.double().numpy()
             calibrator = method.fit(predictions[rows], labels[rows])
             confidence = calibrator.confidence(predictions[rest]).double().numpy()
             ways: dict[str, Find] = {name: threshold}

@@ -288,7 +288,7 @@ class Search:
         seen = pool.pick(passes)
         return seen.passes, held_out(
             self.method, seen, pool.labels, count=self.folds, seed=self.seed
-        )
+        ).probs
 
     def _test(self, pool: Pool, test: Pool, passes: Sequence[Pass]) -> dict[str, float]:
         probs = self.method.fit(pool.pick(passes), pool.labels)(test.pick(passes))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import log
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -58,17 +58,7 @@ class LazyProbs:
 AnyProbs: TypeAlias = Array | LazyProbs
 
 
-@overload
-def validate(probs: Array, labels: LabelArray | None) -> tuple[Probs, Labels | None]: ...
-
-
-@overload
-def validate(
-    probs: AnyProbs, labels: LabelArray | None
-) -> tuple[Probs | LazyProbs, Labels | None]: ...
-
-
-def validate(probs: AnyProbs, labels: LabelArray | None) -> tuple[Probs | LazyProbs, Labels | None]:
+def validate(probs: Any, labels: Any) -> tuple[Probs | LazyProbs, Labels | None]:
     """Check types, shapes and labels; `per_image` checks the values of `probs`."""
     p = probs if isinstance(probs, LazyProbs) else as_tensor(probs, "probs")
     if p.ndim != 2 or 0 in p.shape:

@@ -35,6 +35,7 @@ from atta.metrics.per_image import (
     Array,
     Images,
     LabelArray,
+    as_tensor,
     per_image,
     validate,
 )
@@ -294,7 +295,7 @@ def _auroc(low: Tensor, high: Tensor) -> float:
 
 def class_changes(probs: Array, logits: Array) -> int:
     """Return the number of images whose class is not `argmax(logits)`, the first of the largest."""
-    p, z = (validate(scores, None)[0] for scores in (probs, logits))
+    p, z = validate(probs, None)[0], as_tensor(logits, "logits")
     if p.shape != z.shape:
         raise InputError(f"logits: expected shape {tuple(p.shape)} as probs, got {tuple(z.shape)}")
     winner = torch.cat([part.winner for part in per_image(p, None, simplex=False)])
