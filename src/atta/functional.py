@@ -56,7 +56,6 @@ First: TypeAlias = Int[Tensor, "n 1"]
 MARGIN = 1e-4  # ONNX exporters drop a factor closer to 1 than about 1e-5, and the ties come back
 TINY = 1e-30  # a lead that counts as none; float32 can represent its reciprocal, too
 NEAR = 0.02  # of the leader's probability: rivals closer than this in both answers limit the share
-MAJORITY = 0.5 + NEAR  # a class with so much leads by more than rounding, and than NEAR
 MANY = 1 << 16  # numbers from which looking for the few rows that need more arithmetic pays
 
 

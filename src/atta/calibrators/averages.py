@@ -5,8 +5,6 @@ mean-tta                mean of the softmaxes of the image and all its views
 mean-tta-temperature    mean of their logits (or log of the mean softmax), divided by a temperature
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal

@@ -106,11 +106,10 @@ class Method(ABC):
             predictions = as_predictions(given, self.name, self.needs_views)
             tensor = as_labels(labels, images=len(predictions), classes=predictions.classes)
             checked.append((predictions, tensor.to(predictions.device)))
-        calibrators = []
-        for (predictions, _), learned in zip(checked, self.learn_many(checked), strict=True):
-            calibrator = learned.to(dtype=predictions.dtype)
-            calibrator.classes, calibrator.method = predictions.classes, self
-            calibrators.append(calibrator)
+        calibrators = list(self.learn_many(checked))
+        for (predictions, _), one in zip(checked, calibrators, strict=True):
+            one.to(dtype=predictions.dtype)
+            one.classes, one.method = predictions.classes, self
         return calibrators
 
     @abstractmethod

@@ -31,8 +31,6 @@ large at once.
 has a lower NLL, and changes the class of a few images in a hundred.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

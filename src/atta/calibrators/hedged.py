@@ -17,10 +17,7 @@ blended: it may help in distribution, and fails first under a shift. In a record
 such kinds replace them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -40,7 +37,6 @@ LEAST_FALL = 0.02  # and by at least this much: with many images a tiny fall is 
 STEPS = 40  # between κ = 1 and T0 / T1
 
 
-@dataclass(frozen=True, kw_only=True)
 class HedgedTemperature(Method):
     """Temperature scaling, with the temperature raised by what rehearsals ask for.
 
@@ -61,7 +57,6 @@ class HedgedTemperature(Method):
         return _hedged(TemperatureScaling().learn(predictions, labels), predictions, labels)
 
 
-@dataclass(frozen=True, kw_only=True)
 class HedgedCATTA(GuardedMethod):
     """C-ATTA without the views that lower the accuracy, softened by what rehearsals ask for.
 

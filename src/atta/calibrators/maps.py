@@ -8,8 +8,6 @@ the rest in proportion to their mapped values. `normalize=False` returns the map
 the paper.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -119,7 +117,6 @@ class _MapMethod(Method):
         return each, floor
 
 
-@dataclass(frozen=True, kw_only=True)
 class Isotonic(_MapMethod):
     """Isotonic regression: the best monotone map of probabilities (Zadrozny & Elkan, KDD 2002).
 

@@ -23,7 +23,7 @@ from atta._base.settings import Folds, Seed, shown
 from atta._base.types import Labels, Logits, Probs
 from atta.calibrators.base import Calibrator, Method, Views
 from atta.calibrators.fitting import cholesky, fold_splits, minimize, prepared
-from atta.functional import MAJORITY, can_look, guard_class
+from atta.functional import guard_class
 from atta.record.predictions import Predictions
 
 Pair: TypeAlias = tuple[float, float]
@@ -70,7 +70,6 @@ class Affine(Calibrator):
         return F.linear(log_probs, self.weight.to(logits), self.bias.to(logits)).softmax(dim=-1)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Vanilla(Method):
     """The softmax of the logits, unchanged: what to compare other methods with.
 
@@ -86,7 +85,6 @@ class Vanilla(Method):
         return Temperature(temperature=torch.ones((), device=predictions.device))
 
 
-@dataclass(frozen=True, kw_only=True)
 class TemperatureScaling(Method):
     """One temperature for all logits, fitted by NLL (Guo et al. 2017, arXiv 1706.04599).
 
@@ -109,14 +107,7 @@ def scaled(logits: Logits, temperature: Tensor) -> Probs:
     """Return softmax(logits / temperature), with the class of the logits even in near ties."""
     # Minus the largest logit, as softmax does itself: a small temperature then cannot overflow.
     behind = logits - logits.amax(dim=-1, keepdim=True)
-    probs = (behind / temperature).softmax(dim=-1)
-    if not can_look(probs):
-        return guard_class(probs, logits)
-    # Only rows without a majority can have a second class that is close to the first.
-    unsure = (~(probs.amax(dim=-1) > MAJORITY)).nonzero()[:, 0]
-    if len(unsure):
-        probs[unsure] = guard_class(probs[unsure], logits[unsure])
-    return probs
+    return guard_class((behind / temperature).softmax(dim=-1), logits)
 
 
 @torch.no_grad()

@@ -29,8 +29,6 @@ same way: the next kind is the one with the largest gain per pass.
 Fitted only on their own side of the gate they were worse (docs/method.md).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -146,14 +144,12 @@ class _Staged(ViewMethod):
         return method.learn(predictions, labels)
 
 
-@dataclass(frozen=True, kw_only=True)
 class _UnpolishedVATTA(VATTA):
     """V-ATTA for comparisons: many are fitted to order the kinds, and none needs the last digit."""
 
     polish = False
 
 
-@dataclass(frozen=True, kw_only=True)
 class SelectiveVATTA(_Staged):
     """V-ATTA for the images with the lowest confidence, temperature scaling for the others.
 
@@ -183,7 +179,6 @@ class SelectiveVATTA(_Staged):
         return _with_gates(found, predictions, [_floor(part * len(predictions))])
 
 
-@dataclass(frozen=True, kw_only=True)
 class SequentialVATTA(_Staged):
     """V-ATTA with one kind of view after the other, for each image until it is confident.
 
@@ -219,18 +214,14 @@ class SequentialVATTA(_Staged):
         chosen: tuple[str, ...] = ()
         left = list(whole.kinds)
         while len(left) > 1:
-            tried = {
-                kind: self._fit_blend(predictions, labels, (*chosen, kind), _UnpolishedVATTA)
-                for kind in left[: 1 if self.views else None]
-            }
-            near = {
-                kind: _cross_entropy(target, one.calibrate(logits, views)).mean()
-                for kind, one in tried.items()
-            }
+            tried, near = dict[str, ViewBlend](), dict[str, Tensor]()
+            for kind in left[: 1 if self.views else None]:
+                one = self._fit_blend(predictions, labels, (*chosen, kind), _UnpolishedVATTA)
+                near[kind] = _cross_entropy(target, one.calibrate(logits, views)).mean()
+                tried[kind] = one
             best = max(tried, key=lambda kind: float(far - near[kind]) / views[kind].shape[1])
-            far = near[best]
+            far, chosen = near[best], (*chosen, best)
             found.append(tried[best])
-            chosen = tried[best].kinds
             left.remove(best)
         order = (*chosen, *left)
         own = [0] if whole.itself else []

@@ -12,18 +12,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from atta._base import tensors
 from atta._base.errors import InputError
 from atta._base.tensors import piece_rows
-from atta._base.types import Labels, Probs
+from atta._base.types import Labels, PerImage, Probs
 from atta.record.predictions import as_labels
 
 Array: TypeAlias = Tensor | np.ndarray
-PerImage: TypeAlias = Float[Tensor, "n"]
-"""One number for each image."""
 LabelArray: TypeAlias = Tensor | np.ndarray | Sequence[Any]
 
 CHUNK = 2**18  # probabilities per chunk: 2 MB in float64, whatever the size of the set

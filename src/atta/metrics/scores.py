@@ -20,6 +20,7 @@ from atta.metrics.binning import (
     GRID,
     Table,
     bin_index,
+    binned,
     cell_edges,
     class_index,
     even_edges,
@@ -166,12 +167,11 @@ class Sums:
             cells = self.state["cells"] if tied is None else tied
             cells = cells[:, cells[0] > 0]
             gaps, levels = (cells[2] - cells[1]) / images, cells[1] / cells[0]
-            mass, grid = gaps.new_zeros(self.count), gaps.new_zeros(GRID)
-            places, parts = on_grid(levels)
+            mass, (places, parts) = mass_index(levels, cells[0], self.count), on_grid(levels)
             summary |= {
                 "tied": cells[::2],
-                "mass_gaps": mass.index_add(0, mass_index(levels, cells[0], self.count), gaps),
-                "residual": grid.index_add(0, places.flatten(), (parts * gaps).flatten()),
+                "mass_gaps": binned(mass, gaps, self.count),
+                "residual": binned(places, parts * gaps, GRID),
             }
         return {name: float(FORMULAS[name](summary)) for name in names}
 
