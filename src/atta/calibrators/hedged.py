@@ -18,6 +18,7 @@ such kinds replace them.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -37,6 +38,7 @@ LEAST_FALL = 0.02  # and by at least this much: with many images a tiny fall is 
 STEPS = 40  # between κ = 1 and T0 / T1
 
 
+@dataclass(frozen=True, kw_only=True)
 class HedgedTemperature(Method):
     """Temperature scaling, with the temperature raised by what rehearsals ask for.
 
@@ -57,6 +59,7 @@ class HedgedTemperature(Method):
         return _hedged(TemperatureScaling().learn(predictions, labels), predictions, labels)
 
 
+@dataclass(frozen=True, kw_only=True)
 class HedgedCATTA(GuardedMethod):
     """C-ATTA without the views that lower the accuracy, softened by what rehearsals ask for.
 

@@ -117,6 +117,7 @@ class _MapMethod(Method):
         return each, floor
 
 
+@dataclass(frozen=True, kw_only=True)
 class Isotonic(_MapMethod):
     """Isotonic regression: the best monotone map of probabilities (Zadrozny & Elkan, KDD 2002).
 

@@ -70,6 +70,7 @@ class Affine(Calibrator):
         return F.linear(log_probs, self.weight.to(logits), self.bias.to(logits)).softmax(dim=-1)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Vanilla(Method):
     """The softmax of the logits, unchanged: what to compare other methods with.
 
@@ -85,6 +86,7 @@ class Vanilla(Method):
         return Temperature(temperature=torch.ones((), device=predictions.device))
 
 
+@dataclass(frozen=True, kw_only=True)
 class TemperatureScaling(Method):
     """One temperature for all logits, fitted by NLL (Guo et al. 2017, arXiv 1706.04599).
 

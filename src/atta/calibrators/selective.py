@@ -144,12 +144,14 @@ class _Staged(ViewMethod):
         return method.learn(predictions, labels)
 
 
+@dataclass(frozen=True, kw_only=True)
 class _UnpolishedVATTA(VATTA):
     """V-ATTA for comparisons: many are fitted to order the kinds, and none needs the last digit."""
 
     polish = False
 
 
+@dataclass(frozen=True, kw_only=True)
 class SelectiveVATTA(_Staged):
     """V-ATTA for the images with the lowest confidence, temperature scaling for the others.
 
@@ -179,6 +181,7 @@ class SelectiveVATTA(_Staged):
         return _with_gates(found, predictions, [_floor(part * len(predictions))])
 
 
+@dataclass(frozen=True, kw_only=True)
 class SequentialVATTA(_Staged):
     """V-ATTA with one kind of view after the other, for each image until it is confident.
 
