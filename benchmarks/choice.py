@@ -69,7 +69,10 @@ def searched(base: Record, policies: Mapping[str, Policy]) -> tuple[str, float]:
     recorder = Replayed(base)
     recorder.extend(policies.values(), torch.arange(len(base)))
     answers = {
-        name: (policy.passes, held_out(methods[name], shown(base.predictions, policy), labels))
+        name: (
+            policy.passes,
+            held_out(methods[name], shown(base.predictions, policy), labels).probs,
+        )
         for name, policy in policies.items()
     }
     return rank(answers, labels)[0].policy, recorder.passes / len(base)

@@ -57,7 +57,7 @@ def measured(record: Record, draws: int) -> tuple[Means, dict[float, list[str]]]
                 seen(record.predictions, policy),
                 CATTA() if policy.terms else TemperatureScaling(),
             )
-            held[name] = losses(held_out(method, shown[fit], labels[fit]), labels[fit])
+            held[name] = losses(held_out(method, shown[fit], labels[fit]).probs, labels[fit])
             answers[name] = method.fit(shown[fit], labels[fit])(shown[test])
         answers["v-atta, 17 passes"] = VATTA(views=AUG8).fit(record.predictions[fit], labels[fit])(
             record.predictions[test]

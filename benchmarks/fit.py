@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from atta import MATTA, VATTA, Predictions
-from atta.calibrators.base import base_probs
 from benchmarks.measured import OURS, Asked, Measured, Steps, alone, seconds
 
 IMAGES, CLASSES, KINDS, BATCH, STEPS = 1000, 10, 4, 500, 1000
@@ -49,7 +48,7 @@ def loop_probs(
 
 def loop_step_seconds(predictions: Predictions, labels: Tensor, steps: int) -> float:
     """The median time of one Adam step of M-ATTA with the loop."""
-    base, views = base_probs(predictions.logits), predictions.view_logits(predictions.kinds)
+    base, views = predictions.logits.softmax(dim=-1), predictions.view_logits(predictions.kinds)
     weights = torch.full((KINDS, CLASSES), 1 / CLASSES, requires_grad=True)
     limit = torch.ones((), requires_grad=True)
     optimizer = torch.optim.Adam([weights, limit], lr=1e-3, weight_decay=1e-5)

@@ -102,7 +102,7 @@ def losses(method: Method, record: Record, policy: str | None, draws: int) -> Te
     for draw in range(draws):
         rows = torch.randperm(len(labels), generator=torch.Generator().manual_seed(draw))
         part = Predictions(seen.logits[rows], {kind: view[rows] for kind, view in views.items()})
-        probs = held_out(method, part, labels[rows]).double()
+        probs = held_out(method, part, labels[rows]).probs.double()
         top, answer = probs.max(dim=1)
         total[0, rows] += (top - (answer == labels[rows]).double()) ** 2
         total[1, rows] -= probs.gather(1, labels[rows, None])[:, 0].clamp_min(1e-12).log()

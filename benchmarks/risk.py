@@ -21,8 +21,8 @@ import torch
 
 from atta import CATTA, Predictions, Record, TemperatureScaling, find_record
 from atta.calibrators import Method
-from atta.calibrators.crossval import held_answers
-from atta.calibrators.risk import DELTA, USUAL, threshold
+from atta.calibrators.crossval import held_out
+from atta.calibrators.risk import DELTA, threshold
 from atta.metrics.scores import evaluate
 from benchmarks.records import DATA, described, draw, run
 
@@ -46,6 +46,8 @@ CASES = {
     "AID, 5 crops": ("aid", "crop"),
 }
 """Records, and the view that C-ATTA blends."""
+USUAL = (0.005, 0.01, 0.02, 0.05)
+"""Risks that tables show."""
 FEW = 10
 """Draws of the table of confidence."""
 Find = Callable[[np.ndarray, np.ndarray, float], float | None]
@@ -75,7 +77,7 @@ def tried(
     for seed in range(draws):
         rows, rest = draw(len(labels), seed)
         for name, method in METHODS.items():
-            held = held_answers(method, predictions[rows], labels[rows]).confidence.double().numpy()
+            held = held_out(method, predictions[rows], labels[rows]).confidence.double().numpy()
             calibrator = method.fit(predictions[rows], labels[rows])
             confidence = calibrator.confidence(predictions[rest]).double().numpy()
             ways: dict[str, Find] = {name: threshold}

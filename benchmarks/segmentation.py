@@ -33,7 +33,7 @@ from atta.classifier.label_maps import palette
 from atta.data.corruptions import CORRUPTIONS, families_of, rehearsed
 from atta.data.segmentation import scenes
 from atta.data.views import Policy
-from atta.metrics.maps import confusion, error_auroc, miou
+from atta.metrics.scores import confusion, error_auroc, miou
 from atta.networks.adapters import as_dense
 from atta.run.collect import STREAM_SEVERITIES
 from atta.run.pixels import PixelRun

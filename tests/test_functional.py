@@ -228,7 +228,6 @@ def test_looking_at_close_calls_alone_changes_no_bit(seed, limit, scale, apart):
     answers = logits.softmax(-1), views.softmax(-1), limit
     assert answers[0].numel() < functional.MANY
     expected = guarded_blend(*answers, logits)
-    assert torch.equal(functional._blend_unsure_rows(*answers, logits), expected)
     assert torch.equal(functional._blend_close_calls(*answers, leader(logits)), expected)
 
 

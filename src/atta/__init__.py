@@ -60,7 +60,7 @@ _HOMES = {
     "SelectiveVATTA": "calibrators",
     "SequentialVATTA": "calibrators",
     "ShrunkMATTA": "lab.shrunk",
-    "Sums": "metrics.sums",
+    "Sums": "metrics.scores",
     "TemperatureScaling": "calibrators",
     "Vanilla": "calibrators",
     "View": "data.views",

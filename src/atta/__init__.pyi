@@ -105,10 +105,10 @@ from atta.metrics.resampling import (
 from atta.metrics.scores import (
     METRICS as METRICS,
 )
+from atta.metrics.scores import Sums as Sums
 from atta.metrics.scores import (
     evaluate as evaluate,
 )
-from atta.metrics.sums import Sums as Sums
 from atta.networks.adapters import (
     FromProbabilities as FromProbabilities,
 )

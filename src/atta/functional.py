@@ -56,7 +56,6 @@ First: TypeAlias = Int[Tensor, "n 1"]
 MARGIN = 1e-4  # ONNX exporters drop a factor closer to 1 than about 1e-5, and the ties come back
 TINY = 1e-30  # a lead that counts as none; float32 can represent its reciprocal, too
 NEAR = 0.02  # of the leader's probability: rivals closer than this in both answers limit the share
-MAJORITY = 0.5 + NEAR  # a class with so much leads by more than rounding, and than NEAR
 MANY = 1 << 16  # numbers from which looking for the few rows that need more arithmetic pays
 
 
@@ -207,31 +206,15 @@ def guarded_blend(
 
     `base` is softmax(logits) at any temperature.
     """
-    if step is None and can_look(base, fused, limit) and base.numel() >= MANY:
-        return _blend_unsure_rows(base, fused, limit, logits)
     first = leader(logits)
+    if step is None and can_look(base, fused, limit) and base.numel() >= MANY:
+        return _blend_close_calls(base, fused, limit, first)
     share = largest_share(base, fused, limit, step=step, first=first)
     return put_first(torch.lerp(base, fused, share.unsqueeze(-1)), first)
 
 
-def _blend_unsure_rows(base: Probs, fused: Probs, limit: Scalar | float, logits: Logits) -> Probs:
-    """Return what `guarded_blend` does, bit for bit, in a third of the passes over memory.
-
-    A class with more than half of the probability in `base` and at the limit needs no other look:
-    it leads the logits, and no rival comes near.
-    """
-    most = torch.as_tensor(limit, dtype=base.dtype, device=base.device).clamp(0, 1)
-    mixed = torch.lerp(base, fused, most)
-    lead, first = mixed.max(dim=-1, keepdim=True)
-    sure = (lead > MAJORITY) & (base.gather(-1, first) > MAJORITY)
-    rest = (~sure).squeeze(-1).nonzero().squeeze(-1)
-    if len(rest):
-        mixed[rest] = _blend_close_calls(base[rest], fused[rest], limit, leader(logits[rest]))
-    return mixed
-
-
 def _blend_close_calls(base: Probs, fused: Probs, limit: Scalar | float, first: First) -> Probs:
-    """Return what `guarded_blend` does, bit for bit, in half the passes over memory.
+    """Return what `guarded_blend` does, bit for bit, in half the time.
 
     Where the class leads by more than `near` at the limit, the limit itself is the share: a rival
     with a positive gain has not drawn level, and no rival is near in both answers. Only the

@@ -17,9 +17,7 @@ from atta.calibrators.conformal import (
     SCORES,
     Conformal,
     ConformityScores,
-    covered,
     cross_checked,
-    mean_size,
 )
 
 
@@ -28,6 +26,15 @@ def made(n: int, k: int = 5, seed: int = 0, sharp: float = 2.0) -> tuple[Tensor,
     generator = torch.Generator().manual_seed(seed)
     probs = (sharp * torch.randn(n, k, generator=generator)).softmax(dim=1)
     return probs, torch.multinomial(probs, 1, generator=generator)[:, 0]
+
+
+def covered(sets: Tensor, labels: Tensor) -> float:
+    """How often a set holds the label."""
+    return sets.gather(1, labels[:, None]).double().mean().item()
+
+
+def mean_size(sets: Tensor) -> float:
+    return sets.sum(dim=1).double().mean().item()
 
 
 def slow_score(how: Conformal, row: list[float], j: int) -> float:

@@ -17,7 +17,7 @@ from atta.calibrators.fitting import fold_splits
 def test_each_image_is_answered_by_a_fit_that_did_not_see_its_fold(record, method):
     method = atta.find_method(method)
     predictions, labels = record.predictions[:100], record.labels[:100]
-    found = held_out(method, predictions, labels, count=3)
+    found = held_out(method, predictions, labels, count=3).probs
     for rest, part in fold_splits(100, 3):
         assert sorted([*rest, *part]) == list(range(100))
         expected = method.fit(predictions[rest], labels[rest])(predictions[part])

@@ -96,7 +96,7 @@ def test_folds_errors_and_intervals_go_by_image(segmenter):
     record = segmenter.record(images, masks)
     predictions, labels = record.predictions, record.labels
     assert predictions.image_count == 24
-    probs = held_out(atta.CATTA(), predictions, labels)
+    probs = held_out(atta.CATTA(), predictions, labels).probs
     by_image = atta.bootstrap(probs, labels, metrics=["accuracy"], images=predictions.images)
     by_row = atta.bootstrap(probs, labels, metrics=["accuracy"])
     width = [high - low for low, high in (*by_image.values(), *by_row.values())]

@@ -11,8 +11,7 @@ from torch import nn
 
 import atta
 from atta import InputError, Predictions, TemperatureScaling
-from atta.calibrators.second import STATISTICS, refused
-from atta.calibrators.shift import Reference, adapt
+from atta.calibrators.shift import STATISTICS, Reference, adapt, refused
 from atta.classifier.classifier import CalibratedClassifier
 from atta.classifier.export import open_graph
 from atta.networks.borrowing import OLD, layers, renormalised, sharing

@@ -12,7 +12,7 @@ from scenarios import POLICY, Doubtful, pixels
 
 def test_the_summary_is_that_of_held_out_images(fitted, network, labels):
     record = collect(network, pixels(), labels, policy=POLICY, draws="stratified", progress=False)
-    held = held_out(atta.CATTA(shrink=True), record.predictions, labels)
+    held = held_out(atta.CATTA(shrink=True), record.predictions, labels).probs
     summary = fitted.summary
     assert summary.after == atta.evaluate(held, labels, metrics=("brier", "ece", "nll"))
     assert summary.before == atta.evaluate(

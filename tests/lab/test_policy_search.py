@@ -169,7 +169,7 @@ def test_the_search_is_the_ranking_of_held_out_answers():
     for name, kinds in taken.items():
         probs = held_out(
             atta.CATTA(), record.predictions.select(kinds), record.labels, count=4, seed=3
-        )
+        ).probs
         answers[name] = (1 + len(kinds), probs)
     assert search(record, folds=4, seed=3) == rank(answers, record.labels)
 
@@ -200,7 +200,7 @@ def loss_of(record, passes):
         )
     probs = held_out(
         atta.CATTA(), Predictions(record.predictions.logits, views), record.labels, count=3
-    )
+    ).probs
     return losses(probs, record.labels).mean().item()
 
 

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from atta._base.errors import InputError
 from atta.metrics import per_image
-from atta.metrics.scores import METRICS, class_changes, evaluate, ood_auroc
-from atta.metrics.sums import Sums
+from atta.metrics.scores import METRICS, Sums, class_changes, evaluate, ood_auroc
 from scenarios import answers as sample
 
 GOOD = torch.tensor([[0.5, 0.5], [0.25, 0.75]])
@@ -135,15 +134,23 @@ def test_values_a_rounding_outside_the_unit_interval_are_clamped() -> None:
             [0, 0],
             r"rows that sum to 1, got a sum of 0.9 in row 1 \(simplex=F",
         ),
-        (GOOD, [0], r"labels: expected one for each of 2 images, got shape \(1,\)"),
-        (GOOD, [], r"labels: expected one for each of 2 images, got shape \(0,\)"),
-        (GOOD, [[0], [1]], r"labels: expected one for each of 2 images, got shape \(2, 1\)"),
-        (GOOD, [0, 2], r"labels: expected integers in 0..1, got 2 in row 1"),
-        (GOOD, [-1, 0], r"labels: expected integers in 0..1, got -1 in row 0"),
-        (GOOD, [0.0, 1.0], r"labels: expected integers in 0..1, got torch.float64"),
-        (GOOD, [True, False], r"labels: expected integers in 0..1, got torch.bool"),
-        (GOOD, ["cat", "dog"], r"labels: expected an array of numbers, got list"),
-        (GOOD, [[0], [1, 2]], r"labels: expected an array of numbers, got list"),
+        (GOOD, [0], "expected 2 labels, one for each image, got 1"),
+        (GOOD, [], "labels must be integers, got torch.float32"),
+        (GOOD, [[0], [1]], r"labels must have shape \(images,\), got \(2, 1\)"),
+        (GOOD, [0, 2], "labels must lie in 0 … 1, got 2 in row 1"),
+        (GOOD, [-1, 0], "labels must lie in 0 … 1, got -1 in row 0"),
+        (GOOD, [0.0, 1.0], "labels must be integers, got torch.float32"),
+        (GOOD, [True, False], "labels must be integers, got torch.bool"),
+        (
+            GOOD,
+            ["cat", "dog"],
+            "labels: expected a list, an array or a tensor of class numbers, got list",
+        ),
+        (
+            GOOD,
+            [[0], [1, 2]],
+            "labels: expected a list, an array or a tensor of class numbers, got list",
+        ),
     ],
 )
 def test_validation_says_what_it_expected_and_what_came(

@@ -15,8 +15,7 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibratio
 import reference
 from atta._base.errors import InputError
 from atta.metrics.binning import Bins, bins
-from atta.metrics.scores import METRICS, class_changes, evaluate, ood_auroc
-from atta.metrics.sums import Sums
+from atta.metrics.scores import METRICS, Sums, class_changes, evaluate, ood_auroc
 from atta.results.words import DIRECTION
 from scenarios import answers as sample
 from scenarios import tops

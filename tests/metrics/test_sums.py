@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from atta._base.errors import InputError
 from atta.metrics import per_image
-from atta.metrics.scores import METRICS, evaluate
-from atta.metrics.sums import Sums
+from atta.metrics.scores import METRICS, Sums, evaluate
 from scenarios import answers as sample
 
 ANSWERED = {"answered_0.5", "answered_1", "answered_2", "answered_5"}

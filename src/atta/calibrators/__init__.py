@@ -28,8 +28,6 @@ Packages add methods by entry points of the group `atta.methods`, each with the 
 its class (`atta.lab` adds shrunk-m-atta this way).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

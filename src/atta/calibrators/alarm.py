@@ -16,8 +16,6 @@ probability of at most `rate`, however long the stream is. Memory is constant: t
 counted in the cells between the quantiles that `Reference` stores.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -10,7 +10,7 @@ import copy
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import compress, groupby
+from itertools import groupby
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from atta._base.settings import Count, Seed, Step
 from atta._base.types import Labels, Logits, PerImage, Probs, ViewLogits, ViewWeights
-from atta.calibrators.base import Calibrator, Kinds, Sets, ViewMethod, Views, base_probs
+from atta.calibrators.base import Calibrator, Kinds, Sets, ViewMethod, Views
 from atta.calibrators.fitting import (
     Parameters,
     descend,
@@ -135,7 +135,7 @@ class ViewBlend(Blend):
             fused = fused * self.odds.to(logits)
             fused = fused / fused.sum(dim=-1, keepdim=True)
         if self.temperature is None:
-            return base_probs(logits), fused
+            return logits.softmax(dim=-1), fused
         return scaled(logits, self.temperature.to(logits)), fused
 
     def softened(self, softness: float) -> Calibrator:
@@ -186,12 +186,12 @@ class _Atta(ViewMethod):
         """Learn weights and limit by NLL, once more with a prior if the weights diverge."""
         fits = [(*one, self.kinds_of(one[0])) for one in sets]
         learned = self._optimize(fits)
-        large = [one.weights.abs().sum(dim=0).mean() > LARGEST_SUM for one in learned]
-        repeated = iter(self._optimize(list(compress(fits, large)), prior=True))
-        return [
-            next(repeated) if diverged else one
-            for one, diverged in zip(learned, large, strict=True)
-        ]
+        sums = [one.weights.abs().sum(dim=0).mean() for one in learned]
+        large = [i for i, one in enumerate(sums) if one > LARGEST_SUM]
+        repeated = self._optimize([fits[i] for i in large], prior=True)
+        for i, one in zip(large, repeated, strict=True):
+            learned[i] = one
+        return learned
 
     def _optimize(self, fits: Sequence[Fit], *, prior: bool = False) -> list[ViewBlend]:
         """Fit by the chosen optimiser; Adam runs neighbours of equal shape at once."""
@@ -212,17 +212,13 @@ class _Atta(ViewMethod):
         """Run Adam for fits of one shape."""
         images = len(fits[0][0])
         dtype = torch.promote_types(fits[0][0].dtype, torch.float32)
-        prepared = [_base_and_views(predictions, kinds, dtype) for predictions, _, kinds in fits]
-        base, views = map(torch.stack, zip(*prepared, strict=True))
+        base = torch.stack([one.logits.to(dtype).softmax(dim=-1) for one, _, _ in fits])
+        views = torch.stack([one.view_logits(kinds).to(dtype) for one, _, kinds in fits])
         labels = torch.stack([labels for _, labels, _ in fits])
-        start = {
-            name: value.expand(len(fits), *value.shape)
-            for name, value in self._start(views[0]).items()
-        }
         weak = prior * prior_penalty(images)
         found = descend(
             Slopes(base, views, labels, step=self.step, space=self.space, prior=weak),
-            start,
+            {name: torch.stack([one] * len(fits)) for name, one in self._start(views[0]).items()},
             LIMIT_BOUNDS,
             images=images,
             epochs=self.epochs,
@@ -248,7 +244,7 @@ class _Atta(ViewMethod):
         ) -> tuple[Tensor, Callable[[Probs, Tensor], Tensor]]:
             views = torch.stack([repeat_mean(part.views[kind]) for kind in kinds])
             views = views.double() if views.is_cuda else views  # on a CPU each piece, in the cache
-            base = base_probs(part.logits.double())
+            base = part.logits.double().softmax(dim=-1)
             return views, blended_nll(base, labels, step=self.step)
 
         parts = prepared(predictions, labels, prepare)
@@ -287,12 +283,6 @@ class _Atta(ViewMethod):
     def _blend(self, found: Parameters, kinds: tuple[str, ...]) -> ViewBlend:
         weights, limit = found["weights"], found["limit"]
         return ViewBlend(weights, limit, kinds=kinds, step=self.step, space=self.space)
-
-
-def _base_and_views(
-    predictions: Predictions, kinds: tuple[str, ...], dtype: torch.dtype
-) -> tuple[Probs, ViewLogits]:
-    return base_probs(predictions.logits.to(dtype)), predictions.view_logits(kinds).to(dtype)
 
 
 class _SumOfKinds(torch.autograd.Function):

@@ -5,8 +5,6 @@ mean-tta                mean of the softmaxes of the image and all its views
 mean-tta-temperature    mean of their logits (or log of the mean softmax), divided by a temperature
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -17,7 +15,7 @@ from torch import Tensor
 from atta._base.settings import Step
 from atta._base.types import Labels, Logits, Probs, ViewLogits
 from atta.calibrators.atta import LIMIT_BOUNDS, Blend
-from atta.calibrators.base import Calibrator, ViewMethod, Views, base_probs
+from atta.calibrators.base import Calibrator, ViewMethod, Views
 from atta.calibrators.fitting import minimize, nll
 from atta.calibrators.scaling import fit_temperature
 from atta.functional import Space, guarded_blend
@@ -31,7 +29,7 @@ class AverageBlend(Blend):
     def parts(self, logits: Logits, views: Views) -> tuple[Probs, Probs]:
         """Return the softmax, and the weighted mean of the probabilities of the views."""
         fused = _average(_mean_probs(views, self.kinds), self.weights.to(logits))
-        return base_probs(logits), fused
+        return logits.softmax(dim=-1), fused
 
 
 class ViewMean(Calibrator):
@@ -100,7 +98,7 @@ class AdaptiveTTA(ViewMethod):
     def learn(self, predictions: Predictions, labels: Labels) -> AverageBlend:
         """Learn one weight per kind, and the limit."""
         kinds = self.kinds_of(predictions)
-        base = base_probs(predictions.logits.double())
+        base = predictions.logits.double().softmax(dim=-1)
         view_probs = _mean_probs(predictions.views, kinds).double()
         objective = {"brier": _brier, "nll": nll, "ece": _ece}[self.objective]
 

@@ -106,11 +106,10 @@ class Method(ABC):
             predictions = as_predictions(given, self.name, self.needs_views)
             tensor = as_labels(labels, images=len(predictions), classes=predictions.classes)
             checked.append((predictions, tensor.to(predictions.device)))
-        calibrators = []
-        for (predictions, _), learned in zip(checked, self.learn_many(checked), strict=True):
-            calibrator = learned.to(dtype=predictions.dtype)
-            calibrator.classes, calibrator.method = predictions.classes, self
-            calibrators.append(calibrator)
+        calibrators = list(self.learn_many(checked))
+        for (predictions, _), one in zip(checked, calibrators, strict=True):
+            one.to(dtype=predictions.dtype)
+            one.classes, one.method = predictions.classes, self
         return calibrators
 
     @abstractmethod
@@ -220,11 +219,11 @@ class Calibrator(nn.Module, ABC):
             predictions: `Predictions`, or an array of logits (images, classes) if no views are
             needed.
         """
-        predictions = as_predictions(predictions, "this calibrator", bool(self.kinds))
+        predictions, parts = self._pieces(predictions)
         dtype = torch.promote_types(predictions.dtype, torch.float32)
         shape, start = (len(predictions), predictions.classes), 0
         probs = torch.empty(shape, dtype=dtype, device=predictions.device)
-        for part in self._pieces(predictions):
+        for part in parts:
             answer = self.calibrate(part.logits, part.views)
             if len(part) == len(predictions):  # a GPU computes most predictions as one piece
                 return answer.to(predictions.device)
@@ -242,19 +241,19 @@ class Calibrator(nn.Module, ABC):
         Args:
             predictions: What calling the calibrator takes.
         """
-        predictions = as_predictions(predictions, "this calibrator", bool(self.kinds))
-        parts = [self.certainty(part.logits, part.views) for part in self._pieces(predictions)]
-        return torch.cat(parts).to(predictions.device)
+        predictions, parts = self._pieces(predictions)
+        certain = [self.certainty(part.logits, part.views) for part in parts]
+        return torch.cat(certain).to(predictions.device)
 
     @torch.no_grad()
     def passes(self, predictions: Any) -> Int[Tensor, " n"]:
         """Return how often the network runs for each image: for itself and each view it needs."""
-        predictions = as_predictions(predictions, "this calibrator", bool(self.kinds))
-        pieces, counts = self._pieces(predictions), []
+        predictions, parts = self._pieces(predictions)
         if not self.gated:  # nothing has to be read
             same = 1 + sum(predictions.counts[kind] for kind in self.kinds)
             return torch.full((len(predictions),), same, device=predictions.device)
-        for part in pieces:
+        counts = []
+        for part in parts:
             passes = torch.ones(len(part), dtype=torch.int64, device=part.device)
             going, seen = passes > 0, dict[str, RepeatLogits]()
             for stage in self.stages:
@@ -264,8 +263,9 @@ class Calibrator(nn.Module, ABC):
             counts.append(passes)
         return torch.cat(counts).to(predictions.device)
 
-    def _pieces(self, predictions: Predictions) -> Iterator[Predictions]:
-        """Check the classes; yield pieces that fit the cache, with the used views."""
+    def _pieces(self, given: Any) -> tuple[Predictions, Iterator[Predictions]]:
+        """Check predictions; return them, and pieces with the used views that fit the cache."""
+        predictions = as_predictions(given, "this calibrator", bool(self.kinds))
         if predictions.classes != self.classes:
             raise InputError(
                 f"this calibrator was fitted on {self.classes} classes, "
@@ -277,7 +277,7 @@ class Calibrator(nn.Module, ABC):
         # Half precision would round different classes to equal ones.
         dtype = torch.promote_types(used.dtype, torch.float32)
         parts = used.chunks(piece_rows(CHUNK_LOGITS, self.classes, device))
-        return (part.to(device=device, dtype=dtype) for part in parts)
+        return predictions, (part.to(device=device, dtype=dtype) for part in parts)
 
     @property
     def gated(self) -> bool:
@@ -339,8 +339,3 @@ def as_predictions(
                 "take the logarithm where these are probabilities"
             )
     return found
-
-
-def base_probs(logits: Logits) -> Probs:
-    """Return softmax(logits), the probabilities of the network itself."""
-    return logits.softmax(dim=-1)

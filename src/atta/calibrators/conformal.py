@@ -41,7 +41,7 @@ from torch import Tensor
 from atta._base.errors import InputError
 from atta._base.settings import Count, check, check_one, hints
 from atta._base.types import Labels, PerImage, Probs
-from atta.metrics.per_image import LazyProbs, as_tensor, per_image, validate
+from atta.metrics.per_image import LazyProbs, per_image, validate
 from atta.record.predictions import as_labels
 
 Score: TypeAlias = Literal["threshold", "aps", "raps"]
@@ -67,6 +67,11 @@ def _rank(coverage: float, images: int) -> int:
             f"got {images}: use more images or a lower coverage"
         )
     return math.ceil((images + 1) * coverage)
+
+
+def _threshold(scores: PerImage, coverage: float) -> Tensor:
+    """Return the threshold of this coverage."""
+    return scores.sort().values[_rank(coverage, len(scores)) - 1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,10 +122,10 @@ class Conformal:
         Raises:
             InputError: If there are too few images for the coverage.
         """
-        own = self.own_scores(probs, labels, simplex=simplex).sort().values
+        own = self.own_scores(probs, labels, simplex=simplex)
 
         def sets(coverage: float) -> ConformalSets:
-            threshold = own[_rank(coverage, len(own)) - 1].item()
+            threshold = _threshold(own, coverage).item()
             return ConformalSets(replace(self, coverage=coverage), threshold, simplex)
 
         if isinstance(self.coverage, Iterable):
@@ -251,16 +256,6 @@ class ConformityScores:
         return ConformalSets(how, threshold, simplex=False, least=self.least)
 
 
-def covered(sets: Bool[Tensor, "n k"], labels: Labels) -> float:
-    """Return the fraction of the images whose set holds their label."""
-    return sets.gather(1, labels[:, None]).double().mean().item()
-
-
-def mean_size(sets: Bool[Tensor, "n k"]) -> float:
-    """Return the mean number of classes in a set."""
-    return sets.sum(dim=1).double().mean().item()
-
-
 def cross_checked(
     how: Conformal,
     probs: Probs | LazyProbs,
@@ -276,7 +271,7 @@ def cross_checked(
     own = how.own_scores(probs, labels, simplex=simplex)
     limits, start, found = torch.empty_like(own), 0, []
     for here, there in zip(halves, reversed(halves), strict=True):
-        limits[there] = own[here].sort().values[_rank(how.coverage, len(here)) - 1]
+        limits[there] = _threshold(own[here], how.coverage)
     for part in per_image(probs, labels, simplex=simplex):
         assert part.labels is not None
         sets = _near(how, part.raw, limits[start : start + len(part.raw), None])
@@ -287,17 +282,9 @@ def cross_checked(
     return float(coverage), float(size)
 
 
-def as_probs(probs: Any, simplex: bool) -> Tensor:
-    """Check types, shapes and values."""
-    tensor: Tensor = _at_least_two(probs)
-    for _ in per_image(tensor, None, simplex=simplex):
-        pass  # it checks the values
-    return tensor
-
-
 def _at_least_two(probs: Any) -> Any:
     """Check types and shapes."""
-    found, _ = validate(probs if isinstance(probs, LazyProbs) else as_tensor(probs, "probs"), None)
+    found, _ = validate(probs, None)
     if found.shape[1] < 2:
         raise InputError(f"probs: expected at least two classes, got shape {tuple(found.shape)}")
     return found

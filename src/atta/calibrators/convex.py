@@ -31,8 +31,6 @@ large at once.
 has a lower NLL, and changes the class of a few images in a hundred.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -127,9 +125,13 @@ class CATTA(GuardedMethod):
         start = alone
         if some := sample(used, labels):
             start = self.learn(*some).weights[:, 0] * temperature
-        weights = _free_weights(parts, start)
+        smoothing = laplace_smoothing((rows[:, 0], own) for rows, own in parts())
+        weights = newton(parts, start, smoothing=smoothing)
+        if weights.abs().sum() > LARGEST_SUM:  # they diverge: once more, with the prior of V-ATTA
+            prior = prior_penalty(len(used))
+            weights = newton(parts, start, smoothing=smoothing, prior=prior)
         if self.shrink:
-            weights = _towards_equal(parts, weights, passes)
+            weights = _towards_equal(parts, weights, passes, smoothing)
         blends, sums = [blend(weights), blend(alone)], [0.0, 0.0]
         for part, own in pieces(used, labels):
             wide = part.to(torch.float64)
@@ -138,24 +140,13 @@ class CATTA(GuardedMethod):
         return blends[0] if sums[0] <= sums[1] else blends[1]
 
 
-def _free_weights(parts: Pieces, start: Weights) -> Weights:
-    """Fit the weights by NLL, once more with the prior of V-ATTA if they diverge."""
-    smoothing = laplace_smoothing((rows[:, 0], labels) for rows, labels in parts())
-    free = newton(parts, start, smoothing=smoothing)
-    if free.abs().sum() > LARGEST_SUM:
-        prior = prior_penalty(sum(len(labels) for _, labels in parts()))
-        free = newton(parts, start, smoothing=smoothing, prior=prior)
-    return free
-
-
-def _towards_equal(parts: Pieces, free: Weights, passes: Weights) -> Weights:
+def _towards_equal(parts: Pieces, free: Weights, passes: Weights, smoothing: float) -> Weights:
     """Shrink free weights towards those by which every pass counts the same."""
     same = passes / passes.sum()
 
     def means() -> Iterator[tuple[ViewLogits, Labels]]:
         return (((same @ rows)[:, None], own) for rows, own in parts())
 
-    smoothing = laplace_smoothing((rows[:, 0], labels) for rows, labels in parts())
     equal = same * newton(means, free.new_ones(1), smoothing=smoothing)
     saved = 0.0
     for rows, labels in parts():

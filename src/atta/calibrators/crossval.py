@@ -67,18 +67,10 @@ class HeldAnswers(NamedTuple):
 
 def held_out(
     method: Method, predictions: Predictions, labels: Labels, *, count: int = FOLDS, seed: int = 0
-) -> Probs:
-    """Return the probabilities of each image by a calibrator that was fitted on other folds."""
-    return held_answers(method, predictions, labels, count=count, seed=seed).probs
-
-
-def held_answers(
-    method: Method, predictions: Predictions, labels: Labels, *, count: int = FOLDS, seed: int = 0
 ) -> HeldAnswers:
     """Answer each image with a calibrator that was fitted on the other folds."""
-    groups = predictions.images
     check_folds(predictions.image_count, count)
-    splits = fold_splits(len(predictions), count, seed=seed, groups=groups)
+    splits = fold_splits(len(predictions), count, seed=seed, groups=predictions.images)
     fitted = method.fit_many([(predictions[rest], labels[rest]) for rest, _ in splits])
     parts = [(one, predictions[part]) for one, (_, part) in zip(fitted, splits, strict=True)]
     probs = torch.cat([one(part) for one, part in parts])
@@ -87,13 +79,9 @@ def held_answers(
     return HeldAnswers(probs[order], confidence[order])
 
 
-def held_rows(
-    method: Method, predictions: Predictions, labels: Labels, *, count: int = FOLDS, seed: int = 0
-) -> Callable[[slice], Probs]:
+def held_rows(method: Method, predictions: Predictions, labels: Labels) -> Callable[[slice], Probs]:
     """Return what answers some rows as `held_out` does, without the probabilities of the others."""
-    splits = [
-        (rest.sort().values, part) for rest, part in fold_splits(len(labels), count, seed=seed)
-    ]
+    splits = [(rest.sort().values, part) for rest, part in fold_splits(len(labels), FOLDS)]
     fitted = method.fit_many([(predictions[rest], labels[rest]) for rest, _ in splits])
     fold = torch.empty(len(labels), dtype=torch.int64)
     for number, (_, part) in enumerate(splits):
@@ -101,10 +89,9 @@ def held_rows(
 
     def read(rows: slice) -> Probs:
         some, own = predictions[rows], fold[rows]
-        order = own.argsort(stable=True)
-        held = (order[own[order] == number] for number in range(count))
+        held = [(own == number).nonzero()[:, 0] for number in range(FOLDS)]
         probs = [one(some[part]) for one, part in zip(fitted, held, strict=True) if len(part)]
-        return torch.cat(probs)[order.argsort()]
+        return torch.cat(probs)[torch.cat(held).argsort()]
 
     return read
 

@@ -53,7 +53,10 @@ def nll(probs: Probs, labels: Labels) -> Tensor:
 
 
 def prepared(
-    predictions: Predictions, labels: Labels, prepare: Callable[[Predictions, Labels], Prepared]
+    predictions: Predictions,
+    labels: Labels,
+    prepare: Callable[[Predictions, Labels], Prepared],
+    size: int | None = None,
 ) -> Callable[[], Iterable[Prepared]]:
     """Return a function that yields the prepared pieces, and keeps them if they are small.
 
@@ -61,7 +64,7 @@ def prepared(
     """
 
     def anew() -> Iterator[Prepared]:
-        return starmap(prepare, pieces(predictions, labels))
+        return starmap(prepare, pieces(predictions, labels, size))
 
     most = KEPT_LOGITS
     if predictions.device.type == "cuda":
@@ -70,10 +73,15 @@ def prepared(
     return lambda: kept or anew()
 
 
-def pieces(predictions: Predictions, labels: Labels) -> Iterator[tuple[Predictions, Tensor]]:
-    """Cut into pieces that fit the caches of a CPU or, with the views, the memory of a GPU."""
+def pieces(
+    predictions: Predictions, labels: Labels, size: int | None = None
+) -> Iterator[tuple[Predictions, Tensor]]:
+    """Cut into pieces that fit the caches of a CPU or, with the views, the memory of a GPU.
+
+    `size` is the number of logits per pass in a piece, PIECE_LOGITS by default.
+    """
     passes = 1 if predictions.device.type == "cpu" else 1 + len(predictions.kinds)
-    rows = piece_rows(PIECE_LOGITS, predictions.classes * passes, predictions.device)
+    rows = piece_rows(size or PIECE_LOGITS, predictions.classes * passes, predictions.device)
     return zip(predictions.chunks(rows), torch.split(labels, rows), strict=True)
 
 
@@ -342,17 +350,14 @@ def fold_splits(
     Returns:
         For each fold the rows of the other folds, to fit on, and its own rows.
     """
+    generator = torch.Generator().manual_seed(seed)
+    group = torch.arange(images)
     if groups is not None:
         _, group = groups.cpu().unique(return_inverse=True)  # type: ignore[no-untyped-call]
-        splits = fold_splits(int(group.max()) + 1, count, seed=seed)
-        fold = group.new_zeros(len(splits[0][0]) + len(splits[0][1]))
-        for i, (_, part) in enumerate(splits):
-            fold[part] = i
-        own = fold[group]
-        return [((own != i).nonzero()[:, 0], (own == i).nonzero()[:, 0]) for i in range(count)]
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(images, generator=generator)
+    order = torch.randperm(int(group.max()) + 1, generator=generator)
     fold = torch.cat([torch.full((len(p),), i) for i, p in enumerate(order.tensor_split(count))])
+    if groups is not None:
+        fold, order = fold[order.argsort()][group], torch.arange(images)
     return [(order[fold != i], order[fold == i]) for i in range(count)]
 
 

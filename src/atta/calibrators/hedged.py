@@ -17,8 +17,6 @@ blended: it may help in distribution, and fails first under a shift. In a record
 such kinds replace them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

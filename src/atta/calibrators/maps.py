@@ -8,8 +8,6 @@ the rest in proportion to their mapped values. `normalize=False` returns the map
 the paper.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +19,7 @@ from torch import Tensor
 
 from atta._base.settings import Cells
 from atta._base.types import Labels, Logits, Probs
-from atta.calibrators.base import Calibrator, Method, Views, base_probs
+from atta.calibrators.base import Calibrator, Method, Views
 from atta.functional import MARGIN, leader, put_first
 from atta.metrics.binning import bin_index, even_edges
 from atta.record.predictions import Predictions
@@ -57,7 +55,7 @@ class _ProbabilityMap(Calibrator):
 
     def calibrate(self, logits: Logits, views: Views) -> Probs:
         """Map the softmax, and keep the class if `normalize`."""
-        mapped = self.map(base_probs(logits))
+        mapped = self.map(logits.softmax(dim=-1))
         return carry_class(mapped, logits, self.floor.to(logits)) if self.normalize else mapped
 
 
@@ -109,7 +107,7 @@ class _MapMethod(Method):
 
         A map sees probabilities, and the places of those of the true classes.
         """
-        probs = base_probs(predictions.logits)
+        probs = predictions.logits.softmax(dim=-1)
         floor = torch.tensor(1.0 / probs.numel(), dtype=torch.float64, device=probs.device)
         if self.pooled:
             rows = torch.arange(len(labels), device=probs.device)

@@ -12,6 +12,7 @@ cannot be saved, and stay in this process.
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,8 +25,7 @@ from atta._base.errors import InputError, first_line
 from atta._base.settings import shown
 from atta._base.types import Labels, Logits, Probs
 from atta.calibrators.base import Calibrator, Method, Views
-from atta.calibrators.conformal import as_probs
-from atta.metrics.per_image import as_tensor
+from atta.metrics.per_image import as_tensor, per_image, validate
 from atta.record.predictions import Predictions
 
 
@@ -149,7 +149,7 @@ class PeerCalibrator(Calibrator):
                 f"classes, got shape {tuple(probs.shape)}"
             )
         try:
-            as_probs(probs, simplex=True)
+            deque(per_image(validate(probs, None)[0], None, simplex=True), maxlen=0)
         except InputError as error:
             raise InputError(f"{who}: {str(error).removeprefix('probs: ')}") from None
         return probs.to(logits)

@@ -41,8 +41,6 @@ MOST_CLASSES = 1_000_000
 NEVER, ALWAYS = 2.0, -1.0
 """Thresholds that no confidence, and every confidence, exceeds."""
 Part = Annotated[float, "> 0", "< 1"]
-USUAL = (0.005, 0.01, 0.02, 0.05)
-"""Risks that tables show."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,10 +179,10 @@ def threshold(
 
 def least_risk(confidence: np.ndarray, right: np.ndarray, delta: float = DELTA) -> float | None:
     """Return the smallest risk in steps of a tenth that can be promised, or None."""
-    for risk in np.geomspace(0.001, 0.5, 66):
-        if threshold(confidence, right, float(risk), delta) is not None:
-            return float(risk)
-    return None
+    risks = np.geomspace(0.001, 0.5, 66).tolist()
+    return next(
+        (one for one in risks if threshold(confidence, right, one, delta) is not None), None
+    )
 
 
 def expected_cost(

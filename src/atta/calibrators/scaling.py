@@ -20,11 +20,10 @@ from torch.nn import functional as F
 
 from atta._base.errors import InputError
 from atta._base.settings import Folds, Seed, shown
-from atta._base.tensors import piece_rows
 from atta._base.types import Labels, Logits, Probs
 from atta.calibrators.base import Calibrator, Method, Views
-from atta.calibrators.fitting import cholesky, fold_splits, minimize
-from atta.functional import MAJORITY, can_look, guard_class
+from atta.calibrators.fitting import cholesky, fold_splits, minimize, prepared
+from atta.functional import can_look, guard_class
 from atta.record.predictions import Predictions
 
 Pair: TypeAlias = tuple[float, float]
@@ -34,6 +33,8 @@ Coordinates: TypeAlias = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Te
 
 LOG_TEMPERATURE = (-12.0, 12.0)  # bounds, in units of the size of the logits
 PIECE_LOGITS = 1 << 16  # logits per piece: in float64 they fit the caches
+MAJORITY = 0.52
+"""A probability that leads by more than rounding can change."""
 SAMPLE_LOGITS = 1 << 21  # logits in the sample that the fit to more images starts with
 NEWTON_STEPS = 100
 LAST_STEP = 1e-6  # relative: a step this small is the last one
@@ -113,8 +114,9 @@ def scaled(logits: Logits, temperature: Tensor) -> Probs:
     probs = (behind / temperature).softmax(dim=-1)
     if not can_look(probs):
         return guard_class(probs, logits)
-    # Only rows without a majority can have a second class that is close to the first.
-    unsure = (~(probs.amax(dim=-1) > MAJORITY)).nonzero()[:, 0]
+    # A class with a majority leads by more than rounding. Of confident answers to 100 classes,
+    # guarding the others alone takes 200 us instead of 360 per chunk; a softmax takes 80.
+    unsure = (probs.amax(dim=-1) <= MAJORITY).nonzero()[:, 0]
     if len(unsure):
         probs[unsure] = guard_class(probs[unsure], logits[unsure])
     return probs
@@ -131,15 +133,13 @@ def fit_temperature(given: Predictions | Logits, labels: Labels) -> Tensor:
     alone = predictions.select((), rehearsals=False)
     images, stride = len(labels), max(1, len(labels) * alone.classes // SAMPLE_LOGITS)
 
-    def every() -> Iterable[tuple[Tensor, Labels]]:
-        rows = piece_rows(PIECE_LOGITS, alone.classes, alone.device)
-        for part, own in zip(alone.chunks(rows), torch.split(labels, rows), strict=True):
-            # How far each class is behind the first.
-            yield part.logits.double() - part.logits.amax(dim=-1, keepdim=True), own
+    def prepare(part: Predictions, labels: Labels) -> tuple[Tensor, Labels]:
+        # How far each class is behind the first.
+        return part.logits.double() - part.logits.amax(dim=-1, keepdim=True), labels
 
-    kept = list(every()) if stride == 1 else None
+    parts = prepared(alone, labels, prepare, PIECE_LOGITS)
     sums, right = torch.zeros(2, dtype=torch.float64), True
-    for behind, own in kept or every():
+    for behind, own in parts():
         true = behind.gather(1, own[:, None])
         sums = sums.to(behind.device) + torch.stack([true.sum(), behind.sum()])
         right = right and bool((behind.argmax(dim=-1) == own).all())
@@ -152,7 +152,7 @@ def fit_temperature(given: Predictions | Logits, labels: Labels) -> Tensor:
     if stride > 1:
         start = 1 / float(fit_temperature(alone[torch.arange(0, images, stride)], labels[::stride]))
     target = (1 - smoothing) * of_labels / images - smoothing * size
-    return sums.new_tensor(1 / _minimize_scale(lambda: kept or every(), target, start, size))
+    return sums.new_tensor(1 / _minimize_scale(parts, target, start, size))
 
 
 def _minimize_scale(

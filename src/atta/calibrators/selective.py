@@ -29,8 +29,6 @@ same way: the next kind is the one with the largest gain per pass.
 Fitted only on their own side of the gate they were worse (docs/method.md).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -43,7 +41,7 @@ from torch import Tensor
 
 from atta._base.types import Labels, Logits, Probs, Shares
 from atta.calibrators.atta import VATTA, ViewBlend
-from atta.calibrators.base import Calibrator, ViewMethod, Views, base_probs
+from atta.calibrators.base import Calibrator, ViewMethod, Views
 from atta.calibrators.convex import CATTA
 from atta.calibrators.scaling import fit_temperature, scaled
 from atta.functional import guarded_blend, weighted_sum
@@ -109,7 +107,7 @@ class StagedBlend(Calibrator):
     def answers(self, logits: Logits, views: Views) -> Iterator[tuple[Probs, Shares]]:
         """Yield the probabilities and confidence of each stage whose views are given."""
         cooled = scaled(logits, self.temperature.to(logits))
-        base = cooled if self.tempered else base_probs(logits)
+        base = cooled if self.tempered else logits.softmax(dim=-1)
         yield cooled, base.amax(dim=-1)
         rows = [logits] if self.itself else []
         for kinds, weights, limit in zip(
@@ -219,18 +217,14 @@ class SequentialVATTA(_Staged):
         chosen: tuple[str, ...] = ()
         left = list(whole.kinds)
         while len(left) > 1:
-            tried = {
-                kind: self._fit_blend(predictions, labels, (*chosen, kind), _UnpolishedVATTA)
-                for kind in left[: 1 if self.views else None]
-            }
-            near = {
-                kind: _cross_entropy(target, one.calibrate(logits, views)).mean()
-                for kind, one in tried.items()
-            }
+            tried, near = dict[str, ViewBlend](), dict[str, Tensor]()
+            for kind in left[: 1 if self.views else None]:
+                one = self._fit_blend(predictions, labels, (*chosen, kind), _UnpolishedVATTA)
+                near[kind] = _cross_entropy(target, one.calibrate(logits, views)).mean()
+                tried[kind] = one
             best = max(tried, key=lambda kind: float(far - near[kind]) / views[kind].shape[1])
-            far = near[best]
+            far, chosen = near[best], (*chosen, best)
             found.append(tried[best])
-            chosen = tried[best].kinds
             left.remove(best)
         order = (*chosen, *left)
         own = [0] if whole.itself else []
@@ -311,7 +305,7 @@ def _with_gates(found: StagedBlend, predictions: Predictions, counts: Sequence[i
     found.classes = predictions.classes
     parts = [
         torch.stack([confidence for _, confidence in found.answers(part.logits, part.views)])
-        for part in found._pieces(predictions)
+        for part in found._pieces(predictions)[1]
     ]
     going = torch.ones(len(predictions), dtype=torch.bool, device=predictions.device)
     for gate, count, confidence in zip(found.gates, counts, torch.cat(parts, 1), strict=False):

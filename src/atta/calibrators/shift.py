@@ -43,6 +43,12 @@ images, by a one-sided rank test (Mann & Whitney) of the scores with a false-ala
 Then κ ≤ 1 is the largest softness at which the mean confidence of the *hedged* calibrator, after
 the balance, is at most â plus its standard error: with few images, it changes less.
 
+**The second opinion** is the same network with the statistics of the new images. Its logits
+(`networks.borrowing`) are one more view, with SECOND of the weight, softened to the accuracy that
+is estimated for them. It is used if the images have drifted, that accuracy is at least RISE higher
+than the network's own, and the guard (w' > 0) sees a shift that collapses the answers. If other
+classes occur than before, statistics of their images make the network worse, and more certain.
+
 **Pixels.** The pixels of an image are not independent, and new images also have pixels that no mask
 labels. The scores of the validation images are therefore those of any pixels. Errors go by image:
 m pixels of an image count as m / (1 + (m - 1) ρ), with ρ the correlation of their scores' ranks.
@@ -55,7 +61,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -94,6 +100,11 @@ NOISE = 1.3
 DEVIATION, DEVIATION_PER_FALL = 0.01, 0.07
 """How far the accuracy of a domain lies from the formula, besides the noise of its images."""
 STEEPEST = 2.5
+STATISTICS = "statistics"
+"""The view whose logits are those of the network with statistics of the new images."""
+SECOND = 0.9
+"""Its part of the weights: with less, sets of images with half of the classes were harmed."""
+RISE = 0.03
 BALANCE, SHARES = 0.5, 16
 """How far the classes are drawn to the shares of the validation images, and images added to q."""
 
@@ -183,24 +194,24 @@ class Reference:
         self, predictions: Predictions, labels: Labels, families: Mapping[str, Labels] | None
     ) -> Reference:
         """Fit b and c to the rehearsals, in groups of one family and severity; see above."""
-        right = predictions.logits.argmax(dim=1) == labels
-        sure = self.sure(scores(predictions.logits, self.temperature))
+        right = (predictions.logits.argmax(dim=1) == labels).double()
+        sure = self.sure(scores(predictions.logits, self.temperature)).double()
         rows = [np.zeros((0, 3))]
         kinds = predictions.rehearsals or rehearsing(predictions, labels)
         for kind in kinds:
             group = (families or {}).get(kind, torch.zeros_like(labels)).to(labels)
             for view in predictions.views[kind].unbind(dim=1):
-                now, answers = self.sure(scores(view, self.temperature)), view.argmax(dim=1)
+                now = self.sure(scores(view, self.temperature)).double()
+                answers = view.argmax(dim=1)
+                lost = right - (answers == labels).double()
                 for family in range(int(group.max()) + 1):
                     here = group == family
                     if (n := self.worth(here, predictions.images)) >= GROUP:
-                        part = float(now[here].double().mean())
-                        fall = float((sure[here].double() - now[here].double()).mean())
-                        lost = right[here].double() - (answers == labels)[here].double()
+                        part, fall, lower = (float(x[here].mean()) for x in (now, sure - now, lost))
                         error = math.hypot(GROUP_DEVIATION, 0.5 / math.sqrt(n))
                         counts = torch.bincount(answers[here], minlength=self.classes)
                         skewed = part * self.skewness(counts.cpu().numpy())
-                        rows.append(np.array([[fall, skewed, float(lost.mean())]]) / error)
+                        rows.append(np.array([[fall, skewed, lower]]) / error)
         if not kinds:
             return self
         known = np.concatenate(rows)
@@ -238,11 +249,12 @@ class Reference:
     @classmethod
     def read(cls, about: dict[str, Any]) -> Reference:
         """Make one of what `json` returned, in this version or an older one."""
-        plain: dict[str, Any] = {
-            field.name: about[field.name] for field in fields(cls) if field.name in about
+        known: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in about.items()
+            if name in cls.__dataclass_fields__
         }
-        lists = {name: tuple(value) for name, value in plain.items() if isinstance(value, list)}
-        return cls(**{**plain, **lists})
+        return cls(**known)
 
     def json(self) -> dict[str, Any]:
         """Return plain numbers and tuples of them."""
@@ -348,13 +360,15 @@ def balanced(hedged: Calibrator, reference: Reference, predictions: Predictions)
     shares = torch.from_numpy(reference.shares)
     total = hedged(predictions).double().cpu().sum(dim=0) + SHARES * shares
     odds = (shares * (len(predictions) + SHARES) / total) ** (BALANCE * guard)
-    found = copy.deepcopy(hedged) if isinstance(hedged, ViewBlend) else as_blend(hedged)
+    found = copy.deepcopy(as_blend(hedged))
     found.odds = odds.to(found.weights)
     return found
 
 
-def as_blend(calibrator: Temperature) -> ViewBlend:
-    """Return a temperature as a blend without views."""
+def as_blend(calibrator: ViewBlend | Temperature) -> ViewBlend:
+    """Return a temperature as a blend without views; blends stay."""
+    if isinstance(calibrator, ViewBlend):
+        return calibrator
     one = calibrator.temperature
     blend = ViewBlend(1 / one.reshape(1, 1), torch.ones_like(one), one, kinds=(), itself=True)
     blend.classes, blend.method = calibrator.classes, calibrator.method
@@ -480,26 +494,89 @@ def adapt(
             f"got {predictions.classes}"
         )
     found = estimate(reference, predictions.logits, predictions.images)
-
-    def confidence(one: Calibrator) -> float:
-        return float(one(predictions).double().amax(dim=1).mean())
-
-    before, softness, now = confidence(calibrator), 1.0, calibrator
+    before, softness, now = mean_confidence(calibrator, predictions), 1.0, calibrator
     if found.drifted:
         target = found.accuracy + found.error + reference.unlabelled
         hedged = balanced(hedged, reference, predictions)
-        if confidence(hedged) > target:
-            softness = softness_at(lambda kappa: confidence(hedged.softened(kappa)), target)
+        softness = softness_at(
+            lambda kappa: mean_confidence(hedged.softened(kappa), predictions), target
+        )
         now = hedged if softness == 1 else hedged.softened(softness)
+    after = mean_confidence(now, predictions)
     return now, Adaptation(
-        **asdict(found), softness=softness, confidence_before=before, confidence=confidence(now)
+        **asdict(found), softness=softness, confidence_before=before, confidence=after
     )
+
+
+def mean_confidence(calibrator: Calibrator, predictions: Predictions) -> float:
+    """Return the mean of the largest probabilities."""
+    return float(calibrator(predictions).double().amax(dim=1).mean())
 
 
 def softness_at(confidence: Callable[[float], float], target: float) -> float:
     """Return the largest softness with a mean confidence of at most the target, by bisection."""
+    if confidence(1.0) <= target:
+        return 1.0
     low, high = 1e-3, 1.0
     for _ in range(30):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if confidence(middle) <= target else (low, middle)
     return low
+
+
+def refused(reference: Reference, predictions: Predictions, done: Adaptation) -> str:
+    """Return why a second opinion is not even asked for, or nothing."""
+    if not done.drifted:
+        return "not used, because no drift was seen"
+    if guarded(reference, predictions) == 0:
+        return "not used, because classes may occur in other shares than before"
+    return ""
+
+
+def seconded(
+    calibrator: Calibrator,
+    hedged: Calibrator,
+    reference: Reference,
+    predictions: Predictions,
+    done: Adaptation,
+) -> tuple[Calibrator, Adaptation]:
+    """Return the calibrator with a second opinion, if that is more accurate by RISE.
+
+    Args:
+        calibrator: The adapted calibrator.
+        hedged: The hedged calibrator behind it.
+        reference: The validation images of both.
+        predictions: The unlabelled images, with the view STATISTICS.
+        done: How the calibrator was adapted.
+    """
+    second = estimate(reference, predictions.views[STATISTICS][:, 0])
+    better = f"{second.accuracy:.0%} right instead of {done.accuracy:.0%}"
+    if (
+        second.accuracy - done.accuracy < RISE
+        or not isinstance(hedged, ViewBlend | Temperature)
+        or not isinstance(calibrator, ViewBlend | Temperature)
+    ):
+        return calibrator, replace(done, statistics=f"not used, too little gained ({better})")
+    first = as_blend(hedged)
+    own = first.weights if first.itself else torch.cat([0 * first.weights[:1], first.weights])
+    new = torch.full_like(own[:1], SECOND / reference.temperature)
+    weights, temperature = torch.cat([(1 - SECOND) * own, new]), calibrator.temperature
+
+    def blend(softness: float, guarded: bool) -> ViewBlend:
+        found = ViewBlend(
+            weights * softness,
+            torch.ones_like(first.limit),
+            temperature,
+            kinds=(*first.kinds, STATISTICS),
+            itself=True,
+            guarded=guarded,
+        )
+        found.classes, found.method = first.classes, first.method
+        return found
+
+    def confidence(softness: float) -> float:
+        return mean_confidence(blend(softness, guarded=False), predictions)
+
+    found = blend(softness_at(confidence, second.accuracy + second.error), guarded=True)
+    after = mean_confidence(found, predictions)
+    return found, replace(done, confidence=after, statistics=f"used, {better} (estimated)")

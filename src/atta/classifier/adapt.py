@@ -33,8 +33,7 @@ from atta._base.types import Labels, PerImage
 from atta.calibrators import Calibrator, shift
 from atta.calibrators.alarm import RATE, Alarm
 from atta.calibrators.risk import DELTA
-from atta.calibrators.second import STATISTICS, refused, seconded
-from atta.calibrators.shift import LEVEL, Reference
+from atta.calibrators.shift import LEVEL, STATISTICS, Reference, refused, seconded
 from atta.classifier.estimator import Answering, Estimator
 from atta.data.folder import find_images
 from atta.data.items import Channels

@@ -31,7 +31,7 @@ from atta._base.errors import InputError
 from atta.calibrators import Method
 from atta.calibrators.base import ViewMethod
 from atta.calibrators.convex import GuardedMethod
-from atta.calibrators.crossval import Candidate, HeldAnswers, held_answers, rank
+from atta.calibrators.crossval import Candidate, HeldAnswers, held_out, rank
 from atta.data.views import POLICIES, Policy, View
 from atta.record.predictions import Predictions, Record
 from atta.run.collect import MOST_SEVERITIES, Run
@@ -242,7 +242,7 @@ def choose(
         left = [name for name in left if policies[name].terms] if sizes else _free(left, policies)
         recorder.extend((policies[name] for name in left), rows)
         seen = {name: recorder.record(policies[name], rows).predictions for name in left}
-        answers = {name: held_answers(methods[name], seen[name], labels[rows]) for name in left}
+        answers = {name: held_out(methods[name], seen[name], labels[rows]) for name in left}
         passes = {name: (policies[name].passes, held.probs) for name, held in answers.items()}
         judged = rank(passes, labels[rows], default=left[0], errors=CLEAR if sizes else 1)
         if sizes:

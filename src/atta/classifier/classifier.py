@@ -28,8 +28,7 @@ from atta._base.errors import InputError
 from atta._base.settings import check_one, checked
 from atta.calibrators import AverageBlend, Calibrator, ViewBlend
 from atta.calibrators.conformal import ConformityScores
-from atta.calibrators.second import STATISTICS
-from atta.calibrators.shift import Reference
+from atta.calibrators.shift import STATISTICS, Reference
 from atta.classifier.adapt import Adaptable
 from atta.classifier.archive import NOTHING_KEPT, Kept
 from atta.classifier.estimator import Details

@@ -24,8 +24,7 @@ from atta.calibrators import Vanilla
 from atta.calibrators.conformal import ConformalSets
 from atta.calibrators.hedged import hedge
 from atta.calibrators.risk import expected_cost
-from atta.calibrators.second import STATISTICS
-from atta.calibrators.shift import Reference
+from atta.calibrators.shift import STATISTICS, Reference
 from atta.classifier.archive import Archived, Kept
 from atta.data.items import Channels
 from atta.data.labels import Reading

@@ -85,7 +85,7 @@ def calibrate_segmenter(
         methods[NO_VIEWS] = TemperatureScaling()
     seen = {name: predictions.select(one.kinds) for name, one in policies.items()}
     answers = {
-        name: (one.passes, held_out(methods[name], seen[name], labels))
+        name: (one.passes, held_out(methods[name], seen[name], labels).probs)
         for name, one in policies.items()
     }
     default = None if list(policies) == [NO_VIEWS] else next(iter(policies))

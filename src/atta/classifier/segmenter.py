@@ -27,8 +27,7 @@ from atta.data.items import Channels
 from atta.data.segmentation import IGNORED, LogitMaps, Scenes, check_inverses, scenes
 from atta.data.views import Policy
 from atta.functional import guard_class
-from atta.metrics.maps import map_scores
-from atta.metrics.scores import evaluate
+from atta.metrics.scores import evaluate, map_scores
 from atta.networks.adapters import Dense, as_dense
 from atta.networks.borrowing import device_of, dtype_of
 from atta.record.predictions import Predictions, Record

@@ -179,7 +179,7 @@ def summarise(
     passes = calibrator.passes(predictions).double().mean().item()
     rivals = [(Vanilla.name, "", 1.0, before)]
     if method.name != TemperatureScaling.name:
-        tempered = held_out(TemperatureScaling(), predictions.select(()), labels)
+        tempered = held_out(TemperatureScaling(), predictions.select(()), labels).probs
         scores = evaluate(tempered, labels, metrics=SHOWN)
         rivals.append((TemperatureScaling.name, "", 1.0, scores))
     if method.name != Vanilla.name:

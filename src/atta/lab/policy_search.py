@@ -282,7 +282,7 @@ class Search:
     def _answer(self, pool: Pool, passes: Sequence[Pass]) -> tuple[int, Probs]:
         """The passes per image, and the held-out probabilities."""
         seen = pool.pick(passes)
-        probs = held_out(self.method, seen, pool.labels, count=self.folds, seed=self.seed)
+        probs = held_out(self.method, seen, pool.labels, count=self.folds, seed=self.seed).probs
         return seen.passes, probs
 
 

@@ -34,7 +34,7 @@ from atta._base.errors import InputError
 from atta._base.settings import Folds, Seed, Step, shown
 from atta._base.types import Labels, Probs, Scalar, ViewLogits, ViewWeights
 from atta.calibrators.atta import LIMIT_BOUNDS, PRIOR_DEVIATION, VATTA, ViewBlend
-from atta.calibrators.base import ViewMethod, base_probs
+from atta.calibrators.base import ViewMethod
 from atta.calibrators.fitting import cholesky, fold_splits, minimize, standard_error
 from atta.functional import First, Space, fuse, largest_share, leader
 from atta.record.predictions import Predictions
@@ -125,7 +125,7 @@ class ShrunkMATTA(ViewMethod):
         kinds = self.kinds_of(predictions)
         flat = VATTA(views=self.views, step=self.step, space=self.space).learn(predictions, labels)
         views = predictions.view_logits(kinds).double()
-        base = base_probs(predictions.logits.double())
+        base = predictions.logits.double().softmax(dim=-1)
         images = Samples(base, views, labels, leader(base))
         start = Point(flat.weights.double(), torch.zeros_like(views[0]), flat.limit.double())
         strength = self._choose(images, start)

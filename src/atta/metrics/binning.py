@@ -11,8 +11,8 @@ from torch import Tensor
 
 from atta._base.errors import InputError
 from atta._base.settings import Cells, checked
-from atta._base.types import Labels, Probs
-from atta.metrics.per_image import Array, PerImage, as_tensor, check_unit
+from atta._base.types import Labels, PerImage, Probs
+from atta.metrics.per_image import Array, as_tensor, check_unit
 
 Edges: TypeAlias = Float[Tensor, "edges"]
 PerBin: TypeAlias = Float[Tensor, "b"]
@@ -141,11 +141,7 @@ def tally(index: Tensor, size: int, confidence: Tensor, correct: Tensor) -> Tabl
 
 def binned(index: Tensor, values: Tensor, size: int) -> PerBin:
     """Return the sum of the values in each of `size` bins, given the bin of each value."""
-    index, values = index.flatten(), values.flatten()
-    if values.is_cuda:  # in shared memory, where few bins are not fought over
-        return torch.bincount(index, values, minlength=size)
-    # In one dimension, index_add is a plain loop on a CPU.
-    return values.new_zeros(size).index_add(0, index, values)
+    return torch.bincount(index.flatten(), values.flatten(), minlength=size)
 
 
 def reliability_bins(
@@ -154,16 +150,13 @@ def reliability_bins(
     """Return what a reliability diagram draws: bins and the 95 % interval of each accuracy."""
     found = bins(confidence, correct, count=count)
     table = torch.stack([found.counts, found.confidence, found.accuracy], 1).tolist()
-    rows = [[*row, *wilson(row[0], row[2])] if row[0] else [0, *[None] * 4] for row in table]
-    counts, mean, accuracy, low, high = map(list, zip(*rows, strict=True))
-    return {
-        "edges": found.edges.tolist(),
-        "counts": list(map(int, counts)),
-        "confidence": mean,
-        "accuracy": accuracy,
-        "low": low,
-        "high": high,
-    }
+    rows = [
+        [int(n), mean, right, *wilson(n, right)] if n else [0, *[None] * 4]
+        for n, mean, right in table
+    ]
+    names = ("counts", "confidence", "accuracy", "low", "high")
+    columns = map(list, zip(*rows, strict=True))
+    return {"edges": found.edges.tolist(), **dict(zip(names, columns, strict=True))}
 
 
 def risk_curve(confidence: Tensor, correct: Tensor, *, count: int = 50) -> dict[str, list[float]]:

@@ -8,21 +8,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import log
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from atta._base import tensors
 from atta._base.errors import InputError
 from atta._base.tensors import piece_rows
-from atta._base.types import Labels, Probs
+from atta._base.types import Labels, PerImage, Probs
+from atta.record.predictions import as_labels
 
 Array: TypeAlias = Tensor | np.ndarray
-PerImage: TypeAlias = Float[Tensor, "n"]
-"""One number for each image."""
 LabelArray: TypeAlias = Tensor | np.ndarray | Sequence[Any]
 
 CHUNK = 2**18  # probabilities per chunk: 2 MB in float64, whatever the size of the set
@@ -57,17 +55,7 @@ class LazyProbs:
 AnyProbs: TypeAlias = Array | LazyProbs
 
 
-@overload
-def validate(probs: Array, labels: LabelArray | None) -> tuple[Probs, Labels | None]: ...
-
-
-@overload
-def validate(
-    probs: AnyProbs, labels: LabelArray | None
-) -> tuple[Probs | LazyProbs, Labels | None]: ...
-
-
-def validate(probs: AnyProbs, labels: LabelArray | None) -> tuple[Probs | LazyProbs, Labels | None]:
+def validate(probs: Any, labels: Any) -> tuple[Probs | LazyProbs, Labels | None]:
     """Check types, shapes and labels; `per_image` checks the values of `probs`."""
     p = probs if isinstance(probs, LazyProbs) else as_tensor(probs, "probs")
     if p.ndim != 2 or 0 in p.shape:
@@ -78,16 +66,8 @@ def validate(probs: AnyProbs, labels: LabelArray | None) -> tuple[Probs | LazyPr
         raise InputError(f"probs: expected floating point numbers, got {p.dtype}")
     if labels is None:
         return p, None
-    (n, k), y = p.shape, as_tensor(labels, "labels")
-    if y.shape != (n,):
-        raise InputError(f"labels: expected one for each of {n} images, got shape {tuple(y.shape)}")
-    if y.is_floating_point() or y.dtype is torch.bool:
-        raise InputError(f"labels: expected integers in 0..{k - 1}, got {y.dtype}")
-    y = y.to(p.device, torch.int64)
-    wrong = (y < 0) | (y >= k)
-    if wrong.any():
-        raise InputError(f"labels: expected integers in 0..{k - 1}, got {_first(y, wrong)}")
-    return p, y
+    images, classes = p.shape
+    return p, as_labels(labels, images=images, classes=classes).to(p.device)
 
 
 @dataclass(frozen=True)

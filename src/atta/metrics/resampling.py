@@ -38,7 +38,7 @@ from torch import Tensor
 
 from atta._base.errors import InputError
 from atta._base.settings import checked
-from atta._base.types import Labels
+from atta._base.types import Labels, PerImage
 from atta.metrics.binning import (
     COUNT,
     GRID,
@@ -55,7 +55,6 @@ from atta.metrics.per_image import (
     Array,
     Images,
     LabelArray,
-    PerImage,
     as_tensor,
     per_image,
     validate,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from atta._base.errors import require
 from atta.metrics.binning import COUNT
-from atta.metrics.sums import Sums
+from atta.metrics.scores import Sums
 
 with require("torchmetrics", "atta.metrics.running"):
     from torchmetrics import Metric
