@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from atta._base.errors import InputError
-from atta.calibrators import Method
+from atta.calibrators import Method, TemperatureScaling
 from atta.calibrators.base import ViewMethod
 from atta.calibrators.convex import GuardedMethod
 from atta.calibrators.crossval import Candidate, HeldAnswers, held_answers, rank
@@ -134,6 +134,14 @@ def candidates(
             f"scaling), got {budget}"
         )
     return found
+
+
+def methods_for(policies: Iterable[str], method: Method) -> dict[str, Method]:
+    """Return the method of each candidate: temperature scaling for the one without views."""
+    methods = dict.fromkeys(policies, method)
+    if method.needs_views and NO_VIEWS in methods:
+        methods[NO_VIEWS] = TemperatureScaling()
+    return methods
 
 
 def fitting(policies: Mapping[str, Policy], image: Tensor) -> dict[str, Policy]:

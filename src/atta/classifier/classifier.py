@@ -56,6 +56,7 @@ from atta.run.runner import (
 )
 
 CACHED = 1 << 20  # pixels made at once on a CPU: larger views are faster one by one
+SMALL = 128  # pixels of a side that tell if a network for any size works
 LEAST_ROWS, CHANNELS = 8, 64
 """Several views share a pass as long as that saves more than it costs.
 
@@ -157,7 +158,10 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
         Raises:
             InputError: The model fails on such an image, or has other classes than the calibrator.
         """
-        blank = torch.zeros(1, *self.image_shape, device=device_of(self))
+        channels, *sides = self.image_shape
+        if self.any_size:
+            sides = [min(side, SMALL) for side in sides]
+        blank = torch.zeros(1, channels, *sides, device=device_of(self))
         check_takes(self.model, self.views.crop(blank).shape[1:], self.calibrator.classes)
         self.graph(self._validated(blank))
 

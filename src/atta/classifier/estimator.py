@@ -297,9 +297,9 @@ class Estimator(Archived):
             self.image_shape,
             cache=skip_bad,  # which reads the images twice
         )
-        run, about = prepared(self.model, images, labels, read, execution, 0, "stratified")
-        about |= dict(rest.get("origin") or {})
-        record = run.record(self.policy, rehearse, about, checks=rest.get("checks", False))
+        how = execution, 0, "stratified", rest.get("origin")
+        run = prepared(self.model, images, labels, read, *how)
+        record = run.record(self.policy, rehearse, checks=rest.get("checks", False))
         if self.kept.second is None:
             return record
         if run.source.once:
