@@ -240,15 +240,13 @@ def _checked(run: Run, policies: dict[str, Policy]) -> tuple[Trial, dict[str, Po
 
 def _in_faster_layout(run: Run, trial: Trial, wanted: Wanted) -> tuple[Run, Trial]:
     """Use the memory layout that was asked for, that of a resumed run, or the faster one."""
-    execution, cache = run.execution, wanted.cache
-    if execution.channels_last is not None or execution.engine:
+    if (found := faster_layout(run.network, trial.pixels, run.execution)) is None:
         return run, trial
-    if (found := faster_layout(run.network, trial.pixels, execution)) is None:
-        return run, trial
-    earlier = {} if cache is None else settings_of(cache / FIRST)
-    last = earlier.get("channels_last", found[0]) is True
-    run = replace(run, execution=replace(execution, channels_last=last))
-    return run, replace(trial, seconds=found[1])
+    last, seconds = found
+    if wanted.cache is not None:
+        last = settings_of(wanted.cache / FIRST).get("channels_last", last) is True
+    execution = replace(run.execution, channels_last=last)
+    return replace(run, execution=execution), replace(trial, seconds=seconds)
 
 
 def _chosen(run: Run, trial: Trial, policies: Mapping[str, Policy], wanted: Wanted) -> Choice:

@@ -53,8 +53,7 @@ RIVALS: Mapping[Kind, Sequence[str]] = {
 Networks for photographs are mostly trained on random crops, those for small images on shifted ones;
 digits and letters must not be mirrored. Nothing is turned or flipped vertically.
 """
-ROUNDS = (100, 200, 400)  # images that a round records
-PARTS = (2, 4, 4)  # a round needs so many times as many images
+ROUNDS = {100: 2, 200: 4, 400: 4}  # images that a round records, of so many times as many
 CLEAR = 2  # standard errors by which a rival wins a round
 Term: TypeAlias = tuple[View, int]
 """A view and how often it is repeated."""
@@ -166,7 +165,7 @@ def rounds(images: int, policies: Mapping[str, Policy]) -> list[int]:
     """Return how many images the rounds record, if there is a choice and enough of them."""
     if sum(bool(policy.terms) for policy in policies.values()) < 2:
         return []
-    return [size for size, part in zip(ROUNDS, PARTS, strict=True) if images >= part * size]
+    return [size for size, times in ROUNDS.items() if images >= times * size]
 
 
 def most_passes(

@@ -14,11 +14,12 @@ graph (`torch.export`, ONNX, `torch.compile`) cannot decide: it shows every imag
 gives the same answers.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from html import escape
+from itertools import groupby
 from math import inf, isfinite
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -72,6 +73,11 @@ class _Answer(NamedTuple):
     logits: Tensor
     views: dict[str, Tensor]
     passes: Tensor | None = None
+
+    @property
+    def base(self) -> Tensor:
+        """The probabilities of the network itself."""
+        return guard_class(self.logits.softmax(dim=-1), self.logits)
 
 
 class CalibratedClassifier(Adaptable, Exportable, OnHub):
@@ -177,13 +183,10 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
 
     def graph(self, images: Tensor) -> tuple[Tensor, ...]:
         """Return what a graph returns (`export.OUTPUTS`) without looking at values."""
-        pixels = as_pixels(images, dtype_of(self.model))
-        found = self._logits(pixels, (IMAGE, *self.calibrator.kinds), most=self.policy.passes)
-        answer = _Answer(found.pop(IMAGE)[:, 0], found)
-        base = guard_class(answer.logits.softmax(dim=-1), answer.logits)
+        answer = self._all_views(as_pixels(images, dtype_of(self.model)), self.policy.passes)
         probs = self._calibrated(answer)
         confidence, answered = self._certain(answer, probs)
-        return probs, base, confidence, *(() if answered is None else (answered,))
+        return probs, answer.base, confidence, *(() if answered is None else (answered,))
 
     @torch.no_grad()
     def details(self, images: Any) -> Details:
@@ -201,10 +204,8 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
         views = {name: view.softmax(dim=-1) for name, view in answer.views.items()}
         if passes is None:
             passes = torch.full(probs.shape[:1], self.passes, device=probs.device)
-        base = guard_class(logits.softmax(dim=-1), logits)
-        return Details(
-            probs, *self._certain(answer, probs), base, fused, share, views, passes, start
-        )
+        known = answer.base, fused, share, views, passes, start
+        return Details(probs, *self._certain(answer, probs), *known)
 
     @torch.no_grad()
     def shown(self, images: Any) -> list[Shown]:
@@ -217,8 +218,9 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
         """Mean number of passes per image so far; before any image, the expected number."""
         if self.images_seen:
             return self.passes_run / self.images_seen
-        alike = self.summary is not None and self.second is None
-        return self.summary.passes if alike and self.summary else float(self.passes)
+        if self.summary is None or self.second is not None:
+            return float(self.passes)
+        return self.summary.passes
 
     @property
     def passes(self) -> int:
@@ -234,8 +236,9 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
         self, fn: Callable[[Tensor], Tensor], recurse: bool = True
     ) -> "CalibratedClassifier":
         """Cast and move the network; views and calibrator move with it, in their own precision."""
-        for network in (self.model, *([] if self.second is None else [self.second])):
-            network._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for network in (self.model, self.second):
+            if network is not None:
+                network._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
         def moved(tensor: Tensor) -> Tensor:
             return tensor.to(fn(tensor.new_empty(0)).device)
@@ -303,15 +306,16 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
             return _Answer(logits, views)
         rows = self.rows_on_cpu if pixels.device.type == "cpu" else batch_size(None, pixels.device)
         most = max(1, rows // n)
-        if self.calibrator.gated:
-            answer = self._stage_by_stage(pixels, most)
-        else:
-            views = self._logits(pixels, (IMAGE, *self.calibrator.kinds), most)
-            answer = _Answer(views.pop(IMAGE)[:, 0], views)
-        every, passes = n * self.passes, answer.passes
+        run = self._stage_by_stage if self.calibrator.gated else self._all_views
+        answer = run(pixels, most)
         self.images_seen += n
-        self.passes_run += every if passes is None else int(passes.sum())
+        self.passes_run += n * self.passes if answer.passes is None else int(answer.passes.sum())
         return answer
+
+    def _all_views(self, pixels: Tensor, most: int) -> _Answer:
+        """Run the network on the images and on all of their views."""
+        views = self._logits(pixels, (IMAGE, *self.calibrator.kinds), most)
+        return _Answer(views.pop(IMAGE)[:, 0], views)
 
     def _stage_by_stage(self, pixels: Tensor, most: int) -> _Answer:
         """Run the views of each stage only for images that need them; count all passes."""
@@ -351,11 +355,9 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
         """Return the logits (n, r, k) of these kinds of view, with up to `most` views in a pass."""
         network = partial(logits_of, self.model, dtype=dtype_of(self.model))
         found = run_views(network, self._shown(pixels, kinds, most), most)
-        every = torch.stack([logits for *_, logits in found])
-        counts = Counter(kind for kind, *_ in found)  # in their order
         views = {
-            kind: part.transpose(0, 1)
-            for kind, part in zip(counts, torch.split(every, [*counts.values()]), strict=True)
+            kind: torch.stack([logits for *_, logits in repeats]).transpose(0, 1)
+            for kind, repeats in groupby(found, key=itemgetter(0))
         }
         if STATISTICS in kinds and (second := self.second) is not None:
             crops = self.views.crop(pixels)

@@ -303,9 +303,10 @@ def check_source(source: Source) -> None:
 
 def run_on_ray(runner: Runner, source: Source, wanted: Batches) -> Generator[tuple[Batch, Tensor]]:
     """Yield each batch with its answers; only its first and last image come back."""
-    gpu = runner.device.type == "cuda"
-    engine = Engine(runner.execution.actors, gpu, torch.get_num_threads())
-    sent = replace(runner, device=torch.device(runner.device.type), told=None)
+    device, how = torch.device(runner.device.type), runner.execution
+    engine = Engine(how.actors, device.type == "cuda", torch.get_num_threads())
+    # What belongs to this process stays here.
+    sent = replace(runner, device=device, execution=replace(how, progress=False), told=None)
     reading, items = parts_of(source, wanted)
     return stream(items, reading, partial(_started, sent), engine)
 
@@ -380,13 +381,17 @@ def spread(
         how = {"env_vars": dict(environment)}
         task = ray.remote(num_cpus=1, max_retries=RETRIES, runtime_env=how)(_begun)
         doing: dict[Any, Kept] = {}
+
+        def finished(most: int) -> Iterator[tuple[Kept, Any]]:
+            while len(doing) > most:
+                (ref,), _ = ray.wait(list(doing), num_returns=1)
+                yield doing.pop(ref), _got(ray, ref)
+
         try:
             for function, arguments, kept in calls:
-                while len(doing) >= AHEAD * room:
-                    yield _finished(ray, doing)
+                yield from finished(AHEAD * room - 1)
                 doing[task.remote(begin, function, *arguments)] = kept
-            while doing:
-                yield _finished(ray, doing)
+            yield from finished(0)
         except ray.exceptions.WorkerCrashedError as error:
             raise InputError(
                 f"a process that {what} was killed repeatedly, perhaps for lack of memory"
@@ -396,8 +401,3 @@ def spread(
 def _begun(begin: Callable[[], None], function: Callable[..., Any], *arguments: Any) -> Any:
     begin()
     return function(*arguments)
-
-
-def _finished(ray: Any, doing: dict[Any, Kept]) -> tuple[Kept, Any]:
-    (ref,), _ = ray.wait(list(doing), num_returns=1)
-    return doing.pop(ref), _got(ray, ref)

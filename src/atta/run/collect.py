@@ -13,7 +13,6 @@ Batch size, order and workers do not change it. The model is the same after the 
 """
 
 import json
-import operator
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -366,14 +365,15 @@ class Answers:
     images: int = 0
     classes: int = 0
     parts: list[Tensor] = field(default_factory=list)
-    own: list[tuple[int, Tensor]] = field(default_factory=list)
+    own: dict[int, Tensor] = field(default_factory=dict)
     """Labels that came with the images, by the position of the first."""
 
     def resume(self) -> list[tuple[int, int | None]]:
         """Return what is left to do: everything, or what an earlier run did not finish."""
         if self.writer is None:
             return [(0, self.source.count)]
-        self.images, gaps, self.own = self.writer.resume(self.source)
+        self.images, gaps, labels = self.writer.resume(self.source)
+        self.own = dict(labels)
         for block in islice(self.blocks(), 1):
             self._settle(block.shape[2])
         return gaps
@@ -398,7 +398,7 @@ class Answers:
         if own is not None:
             if self.labelling.labels is None:
                 as_labels(own, images=n, classes=k)
-            self.own.append((start, own))
+            self.own[start] = own
         self.images += n
         if self.writer is None:
             self.parts.append(answers)
@@ -409,7 +409,7 @@ class Answers:
         """Return the labels that were given, or those that came with the images, in order."""
         if self.labelling.labels is not None or not self.own:
             return self.labelling.labels
-        return torch.cat([part for _, part in sorted(self.own, key=operator.itemgetter(0))])
+        return torch.cat([self.own[start] for start in sorted(self.own)])
 
     def blocks(self) -> Iterator[Tensor]:
         """Return all answers, (n, passes, k), piece by piece."""

@@ -272,20 +272,17 @@ class _Pending(NamedTuple):
         """Wait for the answers and check that they are finite."""
         if self.event is not None:
             self.event.synchronize()
-        if torch.isfinite(self.logits.sum()):  # one pass; a sum that overflows is looked at below
-            return self.logits
         bad = ~torch.isfinite(self.logits)
-        if bad.any():
-            image, view = bad.any(dim=2).nonzero()[0].tolist()
-            value = float(self.logits[image, view][bad[image, view]][0])
-            places = self.indices[bad.flatten(1).any(dim=1)].tolist()
-            some = ", ".join(map(str, places[:5]))
-            some += f" and {len(places) - 5} more" if len(places) > 5 else ""
-            raise InputError(
-                f"expected finite logits, got {value} for images {some}, first in the view "
-                f"{self.names[view]}"
-            )
-        return self.logits
+        if not bad.any():
+            return self.logits
+        first = tuple(bad.nonzero()[0].tolist())
+        images = self.indices[bad.flatten(1).any(dim=1)].tolist()
+        some = ", ".join(map(str, images[:5]))
+        some += f" and {len(images) - 5} more" if len(images) > 5 else ""
+        raise InputError(
+            f"expected finite logits, got {float(self.logits[first])} for images {some}, first in "
+            f"the view {self.names[first[1]]}"
+        )
 
 
 @dataclass
@@ -315,7 +312,7 @@ class Runner:
     itself: bool = True
     sheet: Sheet | None = None
     told: Callable[[int], None] | None = None
-    _forward: Network = field(init=False)
+    _forward: Network = field(init=False, repr=False)
 
     @contextmanager
     def started(self) -> Iterator[None]:
