@@ -162,7 +162,7 @@ class Adaptable(Estimator):
         `unadapted()` undoes it. An earlier adaptation is undone first.
 
         Args:
-            images: What `predict_proba` takes, 32 images or more.
+            images: What `predict_proba` takes, 32 images or more; 8 or more for a segmenter.
             statistics: Whether to use the network with the batch normalisation statistics of these
                 images as one more view, for one pass more. For the same classes in similar shares
                 under another camera, light or weather.
@@ -174,11 +174,13 @@ class Adaptable(Estimator):
         """
         plain = self.unadapted()
         plain._hedged()  # one that is missing raises before the network runs
-        if statistics and not layers(plain.model):
-            raise InputError(
-                "statistics: expected a network with batch normalisation, got one without, or one "
-                "that is an ONNX file or a function: adapt without statistics"
-            )
+        if statistics:
+            plain._for_images("statistics")
+            if not layers(plain.model):
+                raise InputError(
+                    "statistics: expected a network with batch normalisation, got one without, or "
+                    "one that is an ONNX file or a function: adapt without statistics"
+                )
         predictions = plain._answers(images, **how)
         pixels = partial(plain._pixels, images, how.get("channels")) if statistics else None
         return plain._adapted_to(predictions, pixels)

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from html import escape
 from itertools import groupby
-from math import inf, isfinite
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -56,7 +55,6 @@ from atta.run.runner import (
     without_autocast,
 )
 
-CACHED = 1 << 20  # pixels made at once on a CPU: larger views are faster one by one
 SMALL = 128  # pixels of a side that tell if a network for any size works
 LEAST_ROWS, CHANNELS = 8, 64
 """Several views share a pass as long as that saves more than it costs.
@@ -366,8 +364,6 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
 
     def _shown(self, pixels: Tensor, kinds: Sequence[str], most: int) -> Iterator[Shown]:
         """Yield each repeat of these kinds of view, made up to `most` at once."""
-        if pixels.device.type == "cpu" and not torch.compiler.is_compiling():
-            most = min(most, max(1, CACHED // max(1, pixels.numel())))
         passes = [(IMAGE, 0)] if IMAGE in kinds else []
         passes += self.views.passes(kind for kind in kinds if kind not in (IMAGE, STATISTICS))
         for start in range(0, len(passes), most):
@@ -406,9 +402,7 @@ def used_views(policy: str | Policy | None, calibrator: Calibrator) -> Policy:
 
 def _checked(probs: Tensor, logits: Tensor) -> Tensor:
     """Refuse logits that are not finite; checked last, because this waits for a GPU."""
-    # One reduction, which is not finite if any logit is not.
-    if logits.shape[0] and not isfinite(torch.linalg.vector_norm(logits, inf)):
-        known = torch.isfinite(logits).all(dim=1)
+    if not (known := torch.isfinite(logits).all(dim=1)).all():
         raise InputError(
             f"the model returns logits that are not finite for image {int(known.long().argmin())} "
             "of the batch"

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from atta._base.errors import InputError
 from atta._base.types import Logits
-from atta.calibrators import Calibrator, Method, Vanilla, ViewBlend
+from atta.calibrators import Calibrator, Method, ViewBlend
 from atta.calibrators.crossval import check_folds, held_out, rank
 from atta.calibrators.hedged import hedge
 from atta.calibrators.shift import Reference
@@ -39,12 +39,11 @@ from atta.data.source import Channels
 from atta.data.views import Policy
 from atta.functional import guard_class
 from atta.metrics.maps import map_scores
-from atta.metrics.scores import evaluate
 from atta.networks.adapters import class_names_of
 from atta.networks.borrowing import device_of, dtype_of
 from atta.networks.dense import Dense, as_dense, fitted
 from atta.record.predictions import Predictions, Record
-from atta.run.checks import NO_LABELS, look_over
+from atta.run.checks import look_over
 from atta.run.collect import CollectOptions, degraded
 from atta.run.pixels import PIXELS, PixelRun, Sampled, passes
 from atta.run.runner import IMAGE, Execution, as_pixels, split_options, without_autocast
@@ -159,8 +158,7 @@ class CalibratedSegmenter(CalibratedClassifier):
             channels: Where arrays have their channels.
             how: Nothing else.
         """
-        split_options("predict", how, CalibratedSegmenter.maps, CollectOptions)
-        return self._stacked(lambda one: one.labels, images, channels)
+        return self._stacked("predict", lambda one: one.labels, images, channels, how)
 
     def confidence(self, images: Any, *, channels: Channels = None, **how: Any) -> np.ndarray:
         """Return the probability (n, h, w) that the label of a pixel is right.
@@ -170,13 +168,18 @@ class CalibratedSegmenter(CalibratedClassifier):
             channels: Where arrays have their channels.
             how: Nothing else.
         """
-        split_options("confidence", how, CalibratedSegmenter.maps, CollectOptions)
-        return self._stacked(lambda one: one.confidence, images, channels)
+        return self._stacked("confidence", lambda one: one.confidence, images, channels, how)
 
     def _stacked(
-        self, part: Callable[[Maps], Tensor], images: Any, channels: Channels
+        self,
+        called: str,
+        part: Callable[[Maps], Tensor],
+        images: Any,
+        channels: Channels,
+        how: Mapping[str, Any],
     ) -> np.ndarray:
         """Stack maps of one size."""
+        split_options(called, how, CalibratedSegmenter.maps, CollectOptions)
         found = [part(one) for one in self.maps(images, channels=channels)]
         if len({one.shape for one in found}) > 1:
             raise InputError(
@@ -208,30 +211,14 @@ class CalibratedSegmenter(CalibratedClassifier):
     def _sampled(
         self, images: Scenes, rehearse: bool | Iterable[int], options: Mapping[str, Any]
     ) -> Sampled:
-        options = {"progress": False, **options}
-        how = split_options("record", options, CalibratedSegmenter.record, SegmenterOptions)
-        return _pixel_run(self.model, images, *how).record(
-            self.policy, degraded(rehearse), how[1].get("origin") or {}
-        )
+        options, own = {"progress": False, **options}, CalibratedSegmenter.record
+        how, rest = split_options("record", options, own, SegmenterOptions)
+        return _sampled(self.model, images, how, self.policy, rehearse, rest)
 
     def _answers(self, images: Any, **how: Unpack[Answering]) -> Predictions:
         """Sample pixels of unlabelled images."""
         found = scenes(images, channels=how.pop("channels", None))
         return self._sampled(replace(found, masks=None), False, how).anywhere
-
-    def adapt(
-        self, images: Any, *, statistics: bool = False, **how: Unpack[Answering]
-    ) -> "CalibratedSegmenter":
-        """Return a segmenter adapted to unlabelled images: the same labels, lower confidence.
-
-        Args:
-            images: What `maps` takes, 8 images or more.
-            statistics: Only for classifiers.
-            how: `channels`, `batch_size`, `progress`.
-        """
-        if statistics:
-            raise InputError("statistics: expected a classifier of images, got a segmenter")
-        return super().adapt(images, **how)
 
     def evaluate(
         self,
@@ -250,18 +237,7 @@ class CalibratedSegmenter(CalibratedClassifier):
             The metrics of `atta.evaluate`, mIoU and the AUROC of the confidence as a detector of
             errors, under "vanilla" and under the name of the method.
         """
-        record = self.record(images, labels, **options)
-        if (known := record.labels) is None:
-            raise InputError(NO_LABELS)
-        vanilla = Vanilla().fit(record.predictions, known)
-        found = {}
-        for one in (vanilla, self.calibrator):
-            probs, sure = one(record.predictions), one.confidence(record.predictions)
-            found[one.method.name] = {
-                **evaluate(probs, known, simplex=self.on_simplex),
-                **map_scores(probs, known, sure),
-            }
-        return found
+        return self._measured(self.record(images, labels, **options), map_scores)
 
     # ---- one image -------------------------------------------------------------------------------
 
@@ -386,9 +362,9 @@ def calibrate_segmenter(
     network.to(device)
     first = found[0].pixels[None].to(device)
     network = fitted(network.eval(), as_pixels(first, dtype_of(network)))
-    run = _pixel_run(network, found, wanted.execution, options)
-    views, origin = Policy.union(*policies.values()), options.get("origin") or {}
-    record, anywhere = run.record(views, degraded(wanted.rehearse), origin)
+    views = Policy.union(*policies.values())
+    how = wanted.execution, views, wanted.rehearse, options
+    record, anywhere = _sampled(network, found, *how)
     look_over(record)
     labels, predictions = record.require_labels(), record.predictions
     methods = methods_for(policies, wanted.method)
@@ -403,7 +379,7 @@ def calibrate_segmenter(
     calibrator = methods[best].fit(seen[best], labels)
     policy = used_views(policies[best], calibrator)
     assert predictions.images is not None
-    groups = families_of(predictions.rehearsals, predictions.images, run.seed)
+    groups = families_of(predictions.rehearsals, predictions.images, options.get("seed", 0))
     chosen = Record(seen[best], labels, record.origin)
     return CalibratedSegmenter(
         network,
@@ -418,8 +394,15 @@ def calibrate_segmenter(
     )
 
 
-def _pixel_run(
-    network: Dense, images: Scenes, execution: Execution, options: Mapping[str, Any]
-) -> PixelRun:
+def _sampled(
+    network: Dense,
+    images: Scenes,
+    execution: Execution,
+    policy: Policy,
+    rehearse: bool | Iterable[int],
+    options: Mapping[str, Any],
+) -> Sampled:
+    """Record random pixels, as these options ask for."""
     pixels, ignored = options.get("pixels", PIXELS), options.get("ignore_index", IGNORED)
-    return PixelRun(network, images, execution, pixels, ignored, options.get("seed", 0))
+    run = PixelRun(network, images, execution, pixels, ignored, options.get("seed", 0))
+    return run.record(policy, degraded(rehearse), options.get("origin") or {})

@@ -171,10 +171,13 @@ def summarise(
     """Compare held-out `answers` of a method with the network itself, on the images of `record`."""
     method, predictions, labels = calibrator.method, record.predictions, record.require_labels()
     base = guard_class(predictions.logits.softmax(dim=-1), predictions.logits)
-    before, after = (
-        evaluate(probs, labels, metrics=(*SHOWN, "accuracy"), simplex=method.on_simplex)
-        for probs in (base, answers)
-    )
+    found, bins = [], {}
+    for when, probs in (("before", base), ("after", answers)):
+        metrics = (*SHOWN, "accuracy")
+        found.append(evaluate(probs, labels, metrics=metrics, simplex=method.on_simplex))
+        confidence, winner = probs.double().max(dim=-1)
+        bins[when] = reliability_bins(confidence.clamp(0, 1), (winner == labels).double())
+    before, after = found
     accuracy, accuracy_after = before.pop("accuracy"), after.pop("accuracy")
     passes = calibrator.passes(predictions).double().mean().item()
     rivals = [(Vanilla.name, "", 1.0, before)]
@@ -184,10 +187,6 @@ def summarise(
         rivals.append((TemperatureScaling.name, "", 1.0, scores))
     if method.name != Vanilla.name:
         rivals.append((method.name, str(policy), passes, after))
-    bins = {}
-    for when, probs in (("before", base), ("after", answers)):
-        confidence, winner = probs.double().max(dim=-1)
-        bins[when] = reliability_bins(confidence.clamp(0, 1), (winner == labels).double())
     given = record.origin.get("preprocess")
     return Summary(
         method=method.name,
