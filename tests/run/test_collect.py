@@ -437,7 +437,11 @@ def nan_at(images, calls):
         (twenty, {"labels": [5] * 20}, r"labels must lie in 0 … 2, got 5 in row 0"),
         (lambda: Items(twenty(), [5] * 20), {}, r"labels must lie in 0 … 2, got 5"),
         (lambda: "no/such/folder", {}, "expected a folder of images, found none at no/such/folder"),
-        (twenty, {"batch_size": 0}, "batch_size: expected 1 or more, got 0"),
+        (
+            twenty,
+            {"batch_size": 0},
+            "batch_size: expected 1 or more, got 0",
+        ),
         (twenty, {"batch_sise": 3}, "collect takes no 'batch_sise'. Did you mean 'batch_size'"),
         (twenty, {"policy": "flop"}, "got 'flop'. Did you mean 'flip'"),
         (twenty, {"draws": "odd"}, "expected 'random' or 'stratified', got 'odd'"),

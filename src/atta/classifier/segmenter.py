@@ -348,8 +348,7 @@ def calibrate_segmenter(
     """
     reading, options, preprocess = wanted.reading, wanted.options, wanted.reading.preprocess
     policies = candidates(wanted.policy, wanted.budget, wanted.method, policies=POLICIES)
-    for policy in policies.values():
-        check_inverses(policy)
+    check_inverses(views := Policy.union(*policies.values()))
     if preprocess is not None and (preprocess.resize or preprocess.crop):
         raise InputError(
             "preprocess: expected only mean and std for segmentation, where images keep their "
@@ -362,7 +361,6 @@ def calibrate_segmenter(
     network.to(device)
     first = found[0].pixels[None].to(device)
     network = fitted(network.eval(), as_pixels(first, dtype_of(network)))
-    views = Policy.union(*policies.values())
     how = wanted.execution, views, wanted.rehearse, options
     record, anywhere = _sampled(network, found, *how)
     look_over(record)

@@ -16,6 +16,7 @@ from atta.functional import guard_class
 from atta.metrics.binning import reliability_bins
 from atta.metrics.scores import class_changes, evaluate
 from atta.record.predictions import Record
+from atta.results.table import Table
 
 SHOWN = ("brier", "ece", "nll")
 COLUMNS = ("", "Brier of the top label", "NLL", "ECE", "passes")
@@ -212,11 +213,7 @@ def summarise(
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows as lines of a terminal: the first column is wrapped at NAME letters."""
-    names = [wrap(row[0], NAME) or [""] for row in rows]
-    first = max(len(line) for lines in names for line in lines)
-    widths = [max(map(len, column)) for column in zip(*(row[1:] for row in rows), strict=True)]
-    found = []
-    for (name, *more), (_, *cells) in zip(names, rows, strict=True):
-        numbers = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
-        found += ["  ".join([name.ljust(first), *numbers]).rstrip(), *more]
-    return found
+    names = [wrap(name, NAME) or [""] for name, *_ in rows]
+    header, *cells = ((name[0], *row[1:]) for name, row in zip(names, rows, strict=True))
+    lines = Table("", header, tuple(cells)).text().splitlines()
+    return [line for name, text in zip(names, lines, strict=True) for line in (text, *name[1:])]

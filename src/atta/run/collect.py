@@ -42,7 +42,7 @@ from atta.data.views import Policy
 from atta.networks.adapters import Normalized, TorchModel, as_logits, class_names_of
 from atta.networks.description import fingerprint
 from atta.record.predictions import Predictions, Record, as_labels
-from atta.record.store import LOGITS, Columns, columns_of
+from atta.record.store import LOGITS, columns_of
 from atta.record.writer import SHARDS, ShardWriter, write_index
 from atta.run.checks import check_labels, look_over, try_out
 from atta.run.cluster import check_source, kept_alive, run_on_ray
@@ -273,18 +273,18 @@ class Run:
         size = batch_size(execution.batch_size, device)
         how = device, size, self.seed, self.draws, itself, self.sheet
         runner = Runner(self.network, policy, execution, *how)
-        columns = columns_of(({LOGITS: 1} if itself else {}) | policy.repeats)
+        counts = ({LOGITS: 1} if itself else {}) | policy.repeats
         title = "collecting" if itself else f"rehearsing, {policy}"
         here = execution.engine is None
         with ExitStack() as stack:
             if folder is not None:
-                writer = ShardWriter(folder, self._settings(policy, device), columns)
+                writer = ShardWriter(folder, self._settings(policy, device), columns_of(counts))
                 stack.enter_context(locked(writer.settings))
                 size, runner.told = writer.begin(size), writer.keep_rows
                 runner.rows = writer.rows
             if here:
                 stack.enter_context(runner.started())
-            answers = Answers(source, self.labelling, columns, writer)
+            answers = Answers(source, self.labelling, counts, writer)
             gaps, done = answers.resume(), answers.images
             shown = counted(title, source.count, shown=progress is True, done=done)
             tell = stack.enter_context(shown)
@@ -360,7 +360,7 @@ class Answers:
 
     source: Source
     labelling: Labelling
-    columns: Columns
+    counts: Mapping[str, int]
     writer: ShardWriter | None = None
     images: int = 0
     classes: int = 0
@@ -419,25 +419,22 @@ class Answers:
 
     def views(self) -> dict[str, Tensor]:
         """Return the logits of each pass by kind, the images themselves under `LOGITS`."""
-        return by_kind(list(self.blocks()), self.columns)
-
-    def accuracy(self, labels: Tensor) -> float:
-        """Return the accuracy of the first pass."""
-        winners = torch.cat([part[:, 0].argmax(dim=1) for part in self.blocks()])
-        return int((winners == labels).sum()) / len(labels)
+        return by_kind(self.blocks(), self.counts)
 
 
-def by_kind(blocks: Sequence[Tensor], columns: Columns) -> dict[str, Tensor]:
+def by_kind(blocks: Iterable[Tensor], counts: Mapping[str, int]) -> dict[str, Tensor]:
     """Return the logits (n, repeats, k) of each kind of view from all passes (n, passes, k)."""
-    return {
-        kind: torch.cat([part[:, at : at + n] for part in blocks])
-        for kind, (at, n) in columns.items()
-    }
+    parts = zip(*(torch.split(block, [*counts.values()], dim=1) for block in blocks), strict=True)
+    return {kind: torch.cat(part) for kind, part in zip(counts, parts, strict=True)}
 
 
 def _next_severity(severity: int, base: Answers, rehearsal: Answers, labels: Tensor) -> int:
     """Return where to go on: up if accuracy hardly fell, down near chance, 0 to end."""
-    before, after, chance = base.accuracy(labels), rehearsal.accuracy(labels), 1 / base.classes
+    accuracies = []
+    for run in (base, rehearsal):
+        winners = torch.cat([part[:, 0].argmax(dim=1) for part in run.blocks()])
+        accuracies.append(int((winners == labels).sum()) / len(labels))
+    (before, after), chance = accuracies, 1 / base.classes
     fell, near_chance = before - after >= FALL, after - chance < FALL * (before - chance)
     if severity == FIRST_SEVERITY:
         return int(near_chance) if fell else max(REHEARSALS)

@@ -26,7 +26,7 @@ from atta.networks.borrowing import dtype_of
 from atta.networks.dense import Dense
 from atta.networks.description import fingerprint
 from atta.record.predictions import Predictions, Record
-from atta.record.store import LOGITS, columns_of
+from atta.record.store import LOGITS
 from atta.run.collect import by_kind
 from atta.run.runner import IMAGE, Execution, as_pixels, failing_on, logits_of, running
 
@@ -153,7 +153,7 @@ def passes(network: Dense, images: Tensor, policy: Policy, number: int = 0) -> I
 
 def _joined(rows: Sequence[Tensor], policy: Policy) -> Predictions:
     """Make predictions of the sampled pixels of each image, (pixels, passes, k)."""
-    views = by_kind(rows, columns_of({LOGITS: 1, **policy.repeats}))
+    views = by_kind(rows, {LOGITS: 1, **policy.repeats})
     sizes = torch.tensor([len(each) for each in rows])
     images = torch.arange(len(rows)).repeat_interleave(sizes)
     return Predictions(views.pop(LOGITS)[:, 0], views, images)
