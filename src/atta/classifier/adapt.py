@@ -148,7 +148,8 @@ class Adaptable(Estimator):
 
     def _compared(self, predictions: Predictions) -> Drift:
         """Compare answers to unlabelled images with the validation images."""
-        reference, logits = self._known_reference(), predictions.logits
+        reference = self._known_reference()
+        logits = predictions.logits
         seen = self.calibrator(predictions).double().amax(dim=1)
         scores = shift.scores(logits, reference.temperature)
         return Drift.of(reference, scores, logits.argmax(dim=1), seen, predictions.images)
@@ -192,13 +193,16 @@ class Adaptable(Estimator):
 
         The view of the network with these statistics is added only if that is safe.
         """
-        reference, hedged, second = self._known_reference(), self._hedged(), None
+        reference = self._known_reference()
+        hedged = self._hedged()
+        second = None
         calibrator, done = shift.adapt(self.calibrator, hedged, reference, predictions)
         if pixels is not None:
             if why := refused(reference, predictions, done):
                 done = replace(done, statistics=why)
             else:
-                every, dtype = pixels(), dtype_of(self.model)
+                every = pixels()
+                dtype = dtype_of(self.model)
                 second = renormalised(self.model, every.tensor_split(-(-len(every) // BATCH)))
                 parts = [logits_of(second, part, dtype) for part in every.split(BATCH)]
                 views = {**predictions.views, STATISTICS: (logits := torch.cat(parts))[:, None]}
@@ -439,7 +443,8 @@ class Watch:
 
     def __init__(self, classifier: Adaptable, window: int, alarm: Alarm) -> None:
         self.classifier = self._plain = classifier
-        self.window, self.alarm = max(window, shift.LEAST), alarm
+        self.window = max(window, shift.LEAST)
+        self.alarm = alarm
         self._latest: Predictions | None = None
 
     def update(self, images: Any, *, channels: Channels = None) -> Watched:
@@ -449,8 +454,10 @@ class Watch:
             images: What `predict_proba` takes.
             channels: Where arrays have their channels.
         """
-        plain, drift = self._plain, None
-        new, reference = plain._answers(images, channels=channels), plain._known_reference()
+        plain = self._plain
+        drift = None
+        new = plain._answers(images, channels=channels)
+        reference = plain._known_reference()
         self.alarm.update(shift.scores(new.logits, reference.temperature))
         if (old := self._latest) is not None:
             views = {kind: torch.cat([view, new.views[kind]]) for kind, view in old.views.items()}

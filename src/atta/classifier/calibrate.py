@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, Unpack
 from atta._base.display import bar
 from atta._base.errors import InputError, advise
 from atta._base.settings import checked
-from atta.calibrators import METHODS, Method, as_method
+from atta.calibrators import METHODS, as_method
 from atta.calibrators.conformal import ConformityScores
 from atta.calibrators.convex import CATTA, GuardedMethod
 from atta.calibrators.crossval import check_folds
@@ -144,6 +144,32 @@ def calibrate(
         >>> calibrate(network, images, labels, policy="flip", progress=False)(images[:2]).shape
         torch.Size([2, 3])
     """
+    asked = policy, budget, rehearse
+    wanted = _wanted(method, keep_class, class_names, preprocess, asked, options)
+    if has_masks(images, labels):
+        return calibrate_segmenter(model, images, labels, wanted)
+    with kept_alive(wanted.execution.engine):
+        return _calibrated(*_prepared(model, images, labels, wanted), wanted)
+
+
+def _wanted(
+    given: Any,
+    keep_class: bool,
+    class_names: Sequence[str],
+    preprocess: Any,
+    asked: tuple[Any, int, bool | Iterable[int]],
+    options: Mapping[str, Any],
+) -> Wanted:
+    """Check the arguments of `calibrate` that need neither the network nor the images."""
+    method = as_method(given)
+    if method.keeps_class and not keep_class:
+        if not isinstance(method, GuardedMethod):
+            able = [name for name, one in METHODS.items() if issubclass(one, GuardedMethod)]
+            raise InputError(
+                "keep_class=False: expected a method that can do without its guard "
+                f"({', '.join(able)}), got {method.name}"
+            )
+        method = replace(method, keep_class=False)
     if "draws" in options:
         raise InputError(
             "draws: a classifier shows every image in the same, stratified views; expected none"
@@ -151,29 +177,7 @@ def calibrate(
     execution, rest = split_options("calibrate", options, calibrate, CalibrateOptions)
     cropped = None if preprocess is None else Preprocess.of(preprocess)
     how = rest.get("channels"), cropped, rest.get("shuffle"), rest.get("skip_bad", False)
-    read, chosen = Reading(class_names, *how, cache=True), _method(method, keep_class)
-    wanted = Wanted(chosen, policy, budget, rehearse, execution, read, rest)
-    if has_masks(images, labels):
-        return calibrate_segmenter(model, images, labels, wanted)
-    with kept_alive(execution.engine):
-        run, policies = _prepared(model, images, labels, wanted)
-        trial, policies = _checked(run, policies)
-        run, trial = _in_faster_layout(run, trial, wanted)
-        return _wrapped(run, policies, wanted, _chosen(run, trial, policies, wanted))
-
-
-def _method(given: Any, keep_class: bool) -> Method:
-    """Return the method that was asked for, without its guard if it may change the class."""
-    method = as_method(given)
-    if keep_class or not method.keeps_class:
-        return method
-    if not isinstance(method, GuardedMethod):
-        able = [name for name, one in METHODS.items() if issubclass(one, GuardedMethod)]
-        raise InputError(
-            "keep_class=False: expected a method that can do without its guard "
-            f"({', '.join(able)}), got {method.name}"
-        )
-    return replace(method, keep_class=False)
+    return Wanted(method, *asked, execution, Reading(class_names, *how, cache=True), rest)
 
 
 def _prepared(
@@ -184,7 +188,8 @@ def _prepared(
     Returns:
         The run, and the candidates for such images.
     """
-    read, rest = wanted.reading, wanted.options
+    read = wanted.reading
+    rest = wanted.options
     how = wanted.execution, rest.get("seed", 0), "stratified", rest.get("origin")
     quick = rest.get("effort") == "quick"
     find = partial(candidates, wanted.policy, wanted.budget, wanted.method, quick=quick)
@@ -251,8 +256,11 @@ def _in_faster_layout(run: Run, trial: Trial, wanted: Wanted) -> tuple[Run, Tria
 
 def _chosen(run: Run, trial: Trial, policies: Mapping[str, Policy], wanted: Wanted) -> Choice:
     """Record the images, their rehearsals and views, and choose a policy."""
-    progress, passes, images = run.execution.progress, 0, run.source.count or 0
-    cache, workers = wanted.cache, run.execution.workers
+    progress = run.execution.progress
+    passes = 0
+    images = run.source.count or 0
+    cache = wanted.cache
+    workers = run.execution.workers
     most = most_passes(images, policies, wanted.rehearse)
     expected = most - images * (wanted.rehearse is True)  # the last severity is rarely needed
     reading = images * trial.reading / (cores() if workers == "auto" else max(workers, 1))
@@ -274,12 +282,13 @@ def _chosen(run: Run, trial: Trial, policies: Mapping[str, Policy], wanted: Want
         return choose(recorder, policies, methods_for(policies, wanted.method))
 
 
-def _wrapped(
-    run: Run, policies: Mapping[str, Policy], wanted: Wanted, choice: Choice
-) -> CalibratedClassifier:
-    """Fit the method to all images, and put everything together."""
-    name, record, answers, judged = choice
-    seen, labels = record.predictions, record.require_labels()
+def _calibrated(run: Run, policies: dict[str, Policy], wanted: Wanted) -> CalibratedClassifier:
+    """Check and record, choose a policy, fit the method to all images, and wrap it."""
+    trial, policies = _checked(run, policies)
+    run, trial = _in_faster_layout(run, trial, wanted)
+    name, record, answers, judged = _chosen(run, trial, policies, wanted)
+    seen = record.predictions
+    labels = record.require_labels()
     calibrator = methods_for(policies, wanted.method)[name].fit(seen, labels)
     policy = used_views(policies[name], calibrator)
     groups = families_of(seen.rehearsals, run.source.places(range(len(record))), run.seed)

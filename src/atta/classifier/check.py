@@ -48,7 +48,8 @@ class Found:
 
 def check(path: str | os.PathLike[str]) -> Found:
     """Say what a file or folder is and whether it is complete; damaged files raise nothing."""
-    path, kind = Path(path), UNKNOWN
+    path = Path(path)
+    kind = UNKNOWN
     try:
         if not named(path).exists():
             raise InputError(f"there is no file or folder {path}")
@@ -141,7 +142,8 @@ def _sealed(path: Path) -> bool:
 def _training(path: Path) -> tuple[str, bool]:
     """Read a trained network, or a folder with one, finished or not."""
     if path.is_dir():
-        folder, path = path, path / "model.safetensors"
+        folder = path
+        path = path / "model.safetensors"
         if not path.is_file():
             return _zip(folder / "checkpoint.pt", "not finished")
     tensors, header = read_tensors(path)

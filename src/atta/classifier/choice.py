@@ -148,7 +148,8 @@ def fitting(policies: Mapping[str, Policy], image: Tensor) -> dict[str, Policy]:
 
     If there are none, return all: the first run says what is wrong with them.
     """
-    pixels, found = as_pixels(image, torch.float32), dict[str, Policy]()
+    pixels = as_pixels(image, torch.float32)
+    found = dict[str, Policy]()
     for name, policy in policies.items():
         with suppress(InputError):
             terms = tuple(term for term in policy.terms if not term[0].photograph)
@@ -202,8 +203,10 @@ class Recorder:
         Stratified numbers depend on the number of repeats, so that views that policies repeat
         differently are recorded separately.
         """
-        logits, source = self.base.predictions.logits, self.run.source
-        layers, seen = defaultdict[int, list[Term]](list), Counter[str]()
+        logits = self.base.predictions.logits
+        source = self.run.source
+        layers = defaultdict[int, list[Term]](list)
+        seen = Counter[str]()
         for term in _terms(policies).values():
             layers[seen[term[0].name]].append(term)  # a policy has each view once
             seen[term[0].name] += 1
@@ -239,10 +242,13 @@ def choose(
     recorder: Recorder, policies: Mapping[str, Policy], methods: Mapping[str, Method]
 ) -> Choice:
     """Record in rounds, and choose: the first policy, unless another is significantly better."""
-    labels, images = recorder.base.require_labels(), len(recorder.base)
+    labels = recorder.base.require_labels()
+    images = len(recorder.base)
     confidence = recorder.base.predictions.logits.softmax(dim=-1).amax(dim=-1)
-    order, out = confidence.argsort(stable=True), dict[str, Candidate]()
-    left, sizes = list(policies), [*rounds(images, policies), images]
+    order = confidence.argsort(stable=True)
+    out = dict[str, Candidate]()
+    left = list(policies)
+    sizes = [*rounds(images, policies), images]
     while sizes:
         size, *sizes = sizes
         rows = order[:size].sort().values

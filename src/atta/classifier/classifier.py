@@ -56,7 +56,8 @@ from atta.run.runner import (
 )
 
 SMALL = 128  # pixels of a side that tell if a network for any size works
-LEAST_ROWS, CHANNELS = 8, 64
+LEAST_ROWS = 8
+CHANNELS = 64
 """Several views share a pass as long as that saves more than it costs.
 
 A pass reads the weights once, and its activations, about CHANNELS numbers per pixel, have to fit
@@ -134,9 +135,13 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
         self.model = self._adapted(model)
         self.calibrator = calibrator.to(device_of(self.model))
         self.image_shape = _input_shape(image_shape, self.preprocess)
-        self.classes, self.class_names = calibrator.classes, tuple(map(str, class_names))
-        self.summary, self.reference, self.conformity = summary, reference, conformity
-        self.kept, self.second = kept, kept.second
+        self.classes = calibrator.classes
+        self.class_names = tuple(map(str, class_names))
+        self.summary = summary
+        self.reference = reference
+        self.conformity = conformity
+        self.kept = kept
+        self.second = kept.second
         self.views = self._rendered().to(device_of(self.model))
         weights = sum(each.numel() for each in self.model.parameters())
         rows = weights // (CHANNELS * self.image_shape[1] * self.image_shape[2])
@@ -190,12 +195,15 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
     def details(self, images: Any) -> Details:
         """Return what the answer to each image is made of."""
         answer = self._answer(self._validated(images))
-        logits, calibrator, passes = answer.logits, self.calibrator, answer.passes
+        logits = answer.logits
+        calibrator = self.calibrator
+        passes = answer.passes
         probs = _checked(self._calibrated(answer), logits)
         start = fused = share = None
         if isinstance(calibrator, ViewBlend | AverageBlend):
             start, fused = calibrator.parts(logits, answer.views)
-            limit, step = calibrator.limit.to(start), calibrator.step
+            limit = calibrator.limit.to(start)
+            step = calibrator.step
             share = largest_share(start, fused, limit, step=step, first=leader(logits))
             if not calibrator.keeps_class:
                 share = torch.ones_like(share)
@@ -296,7 +304,8 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
 
     def _answer(self, pixels: Tensor) -> _Answer:
         """Run the network on the images and on the views that they need."""
-        n, repeats = pixels.shape[0], self.policy.repeats
+        n = pixels.shape[0]
+        repeats = self.policy.repeats
         if n == 0:  # many networks fail on an empty batch
             logits = pixels.new_zeros(0, self.calibrator.classes)
             counts = repeats | {STATISTICS: 1}
@@ -317,7 +326,9 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
 
     def _stage_by_stage(self, pixels: Tensor, most: int) -> _Answer:
         """Run the views of each stage only for images that need them; count all passes."""
-        n, repeats, device = pixels.shape[0], self.policy.repeats, pixels.device
+        n = pixels.shape[0]
+        repeats = self.policy.repeats
+        device = pixels.device
         logits = self._logits(pixels, (IMAGE,), most)[IMAGE][:, 0]
         views: dict[str, Tensor] = {}
         passes = torch.ones(n, dtype=torch.int64, device=device)

@@ -111,7 +111,8 @@ class CalibratedSegmenter(CalibratedClassifier):
         n, _, h, w = pixels.shape
         probs = pixels.new_empty(n, self.calibrator.classes, h, w, dtype=torch.float32)
         for image, out in zip(pixels, probs, strict=True):
-            flat, start = out.flatten(1), 0
+            flat = out.flatten(1)
+            start = 0
             for _, part in self._tiles(image[None]):
                 flat[:, start : start + len(part)] = part.T
                 start += len(part)
@@ -122,7 +123,8 @@ class CalibratedSegmenter(CalibratedClassifier):
         pixels = as_pixels(images, dtype_of(self.model))
         calibrator, own, maps = self._run(pixels)
         n, k, h, w = own.shape
-        rows, views = _rows(own.flatten(2)), {kind: _rows(x) for kind, x in maps.items()}
+        rows = _rows(own.flatten(2))
+        views = {kind: _rows(x) for kind, x in maps.items()}
         probs = calibrator.calibrate(rows, views)
         base = guard_class(rows.softmax(dim=-1), rows)
         sure = calibrator.certainty(rows, views).reshape(n, h, w)
@@ -211,7 +213,8 @@ class CalibratedSegmenter(CalibratedClassifier):
     def _sampled(
         self, images: Scenes, rehearse: bool | Iterable[int], options: Mapping[str, Any]
     ) -> Sampled:
-        options, own = {"progress": False, **options}, CalibratedSegmenter.record
+        options = {"progress": False, **options}
+        own = CalibratedSegmenter.record
         how, rest = split_options("record", options, own, SegmenterOptions)
         return _sampled(self.model, images, how, self.policy, rehearse, rest)
 
@@ -248,7 +251,9 @@ class CalibratedSegmenter(CalibratedClassifier):
         """
         calibrator, weights = _folded(self.calibrator)
         found = passes(self.model, pixels, self.policy)
-        total, kept, first = None, dict[str, list[Tensor]](), next(found)
+        total = None
+        kept = dict[str, list[Tensor]]()
+        first = next(found)
         for view, _, logits in chain([first], found):
             if view in weights:
                 weight = (weights[view] / self.policy.repeats.get(view, 1)).to(logits)
@@ -264,7 +269,8 @@ class CalibratedSegmenter(CalibratedClassifier):
     def _tiles(self, pixels: Tensor, *, sure: bool = False) -> Iterator[tuple[Logits, Tensor]]:
         """Yield logits and probabilities, or else confidence, of one image, in tiles."""
         calibrator, own, views = self._run(pixels)
-        flat, size = own[0].flatten(1), TILES.get(pixels.device.type, TILES["cpu"])
+        flat = own[0].flatten(1)
+        size = TILES.get(pixels.device.type, TILES["cpu"])
         if not torch.isfinite(flat).all():
             raise InputError("the model returns logits that are not finite for an image")
         answer = calibrator.certainty if sure else calibrator.calibrate
@@ -298,7 +304,8 @@ def _folded(calibrator: Calibrator) -> tuple[Calibrator, dict[str, Tensor]]:
         step=calibrator.step,
         guarded=calibrator.guarded,
     )
-    folded.classes, folded.method = calibrator.classes, calibrator.method
+    folded.classes = calibrator.classes
+    folded.method = calibrator.method
     return folded, dict(zip(kinds, calibrator.weights, strict=True))
 
 
@@ -401,6 +408,7 @@ def _sampled(
     options: Mapping[str, Any],
 ) -> Sampled:
     """Record random pixels, as these options ask for."""
-    pixels, ignored = options.get("pixels", PIXELS), options.get("ignore_index", IGNORED)
+    pixels = options.get("pixels", PIXELS)
+    ignored = options.get("ignore_index", IGNORED)
     run = PixelRun(network, images, execution, pixels, ignored, options.get("seed", 0))
     return run.record(policy, degraded(rehearse), options.get("origin") or {})

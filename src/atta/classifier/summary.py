@@ -170,9 +170,12 @@ def summarise(
     judged: Sequence[Candidate] = (),
 ) -> Summary:
     """Compare held-out `answers` of a method with the network itself, on the images of `record`."""
-    method, predictions, labels = calibrator.method, record.predictions, record.require_labels()
+    method = calibrator.method
+    predictions = record.predictions
+    labels = record.require_labels()
     base = guard_class(predictions.logits.softmax(dim=-1), predictions.logits)
-    found, bins = [], {}
+    found = []
+    bins = {}
     for when, probs in (("before", base), ("after", answers)):
         metrics = (*SHOWN, "accuracy")
         found.append(evaluate(probs, labels, metrics=metrics, simplex=method.on_simplex))

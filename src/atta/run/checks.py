@@ -34,7 +34,9 @@ SEEN = 5  # images of a class from which on its confusions mean something
 CERTAIN = 0.9999  # a confidence that is practically 1
 SURE = 0.9  # a confidence that nearly all training images have
 LEARNED = 0.98  # accuracy from which on images may be those of the training
-LAYOUT_TRIALS, CLEARLY = 3, 0.9  # passes in each memory layout; part of the time that is less
+# passes in each memory layout; part of the time that is less
+LAYOUT_TRIALS = 3
+CLEARLY = 0.9
 PIECE = 1 << 20  # logits that are looked at together
 NOT_LOGITS = (
     "expected a model that returns logits, got rows that are not negative and sum to 1, which are "
@@ -201,11 +203,13 @@ def faster_layout(
 
     None if the layout was asked for, or off a CPU.
     """
-    device, dtype = execution.device_of(network), dtype_of(network)
+    device = execution.device_of(network)
+    dtype = dtype_of(network)
     given = execution.channels_last is not None or execution.engine
     if given or device.type != "cpu" or all(each.ndim != 4 for each in network.parameters()):
         return None
-    seconds, images = {False: list[float](), True: list[float]()}, as_pixels(pixels, dtype)
+    seconds = {False: list[float](), True: list[float]()}
+    images = as_pixels(pixels, dtype)
     for last in (False, True) * LAYOUT_TRIALS:
         layout = torch.channels_last if last else torch.contiguous_format
         part = images.contiguous(memory_format=layout)
@@ -224,7 +228,9 @@ def look_over(record: Record, source: Source | None = None) -> None:
             f"{twice} of {source.count} images occur more than once: the copies of an image fall "
             "into several folds, so that cross-validated numbers look too good. Keep one of each"
         )
-    images, classes, labels = len(record), record.predictions.classes, record.labels
+    images = len(record)
+    classes = record.predictions.classes
+    labels = record.labels
     normal, unit, certain, confident, winners = True, classes > 2, 0, 0, list[Tensor]()
     for part in record.predictions.select((), rehearsals=False).chunks(max(1, PIECE // classes)):
         normal = normal and look_like_probabilities(part.logits)
@@ -268,7 +274,8 @@ def look_over(record: Record, source: Source | None = None) -> None:
 
 def _look_over_labels(answers: Labels, labels: Labels, accuracy: float, classes: int) -> list[str]:
     """Return what looks wrong in the labels, one sentence at most."""
-    images, chance = len(labels), 1 / classes
+    images = len(labels)
+    chance = 1 / classes
     if bool((labels == labels[0]).all()):
         return [
             f"all labels are class {int(labels[0])}, counted from 0: calibration needs images of "
@@ -302,7 +309,8 @@ def _moved(answers: Labels, labels: Labels, classes: int) -> tuple[int, int, int
     are wrong.
     """
     taken = torch.bincount(labels * classes + answers, minlength=classes**2)
-    taken, every = taken.reshape(classes, classes), torch.arange(classes, device=labels.device)
+    taken = taken.reshape(classes, classes)
+    every = torch.arange(classes, device=labels.device)
     (count_most, most), count = taken.max(dim=1), taken.sum(dim=1)
     wrong = 1 - float(taken.diagonal().sum()) / len(labels)
     moved = (most != every) & (count > 0)

@@ -59,7 +59,8 @@ class Engine:
 @contextmanager
 def connected(engine: Engine) -> Iterator[tuple[Any, int]]:
     """Yield Ray and the number of actors; a cluster that was started here is shut down."""
-    ray, started = import_ray(), False
+    ray = import_ray()
+    started = False
     if not ray.is_initialized():
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry
         how: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -119,7 +120,8 @@ def stream(
     left = chain([first], left)
     with kept_alive(RAY):
         pool = _pool_of(engine)
-        ray, doing = pool.ray, deque[_Call]()
+        ray = pool.ray
+        doing = deque[_Call]()
         reader, worker = [_sent(ray, read, "images")], [_sent(ray, work, "a network")]
         reads = ray.remote(max_retries=RETRIES)(_read)
 
@@ -170,7 +172,8 @@ class _Pool:
         """End the actors that there are, and start some."""
         for actor in self.actors:
             self.ray.kill(actor)
-        gpu, threads = self.engine.gpu, self.engine.threads
+        gpu = self.engine.gpu
+        threads = self.engine.threads
         takes = {"num_cpus": 0, "num_gpus": 1} if gpu else {"num_cpus": threads}
         make = self.ray.remote(max_restarts=-1, max_task_retries=RETRIES, **takes)(_Worker)
         self.actors = [make.remote(threads) for _ in range(number)]
@@ -285,7 +288,8 @@ class _Worker:
         """Process what was read; the first call of each policy fetches the network."""
         if self.call is None or self.ref != refs[0]:
             self.call = None  # frees the memory of the last one
-            self.call, self.ref = _fetched(refs[0])(), refs[0]
+            self.call = _fetched(refs[0])()
+            self.ref = refs[0]
         return self.call(given)
 
 
@@ -303,7 +307,8 @@ def check_source(source: Source) -> None:
 
 def run_on_ray(runner: Runner, source: Source, wanted: Batches) -> Generator[tuple[Batch, Tensor]]:
     """Yield each batch with its answers; only its first and last image come back."""
-    device, how = torch.device(runner.device.type), runner.execution
+    device = torch.device(runner.device.type)
+    how = runner.execution
     engine = Engine(how.actors, device.type == "cuda", torch.get_num_threads())
     # What belongs to this process stays here.
     sent = replace(runner, device=device, execution=replace(how, progress=False), told=None)

@@ -215,7 +215,8 @@ class Run:
     @property
     def image_shape(self) -> tuple[int, ...]:
         """Channels, height and width of the images, without views of the photograph."""
-        shape, sheet = self.source.shape, self.sheet
+        shape = self.source.shape
+        sheet = self.sheet
         return shape if sheet is None else (shape[0], *sheet.size)
 
     def record(
@@ -227,7 +228,8 @@ class Run:
         checks: bool = True,
     ) -> Record:
         """Try a few images, run all of them, rehearse, and check the answers."""
-        source, labelling = self.source, self.labelling
+        source = self.source
+        labelling = self.labelling
         if self.execution.engine:
             check_source(source)
         if checks:
@@ -268,8 +270,12 @@ class Run:
         self, policy: Policy, *, itself: bool = True, folder: Path | None = None
     ) -> "Answers":
         """Run the network on the images themselves, unless told otherwise, and on their views."""
-        execution, source, progress = self.execution, self.source, self.execution.progress
-        device, writer, told = execution.device_of(self.network), None, 0
+        execution = self.execution
+        source = self.source
+        progress = self.execution.progress
+        device = execution.device_of(self.network)
+        writer = None
+        told = 0
         size = batch_size(execution.batch_size, device)
         how = device, size, self.seed, self.draws, itself, self.sheet
         runner = Runner(self.network, policy, execution, *how)
@@ -280,12 +286,14 @@ class Run:
             if folder is not None:
                 writer = ShardWriter(folder, self._settings(policy, device), columns_of(counts))
                 stack.enter_context(locked(writer.settings))
-                size, runner.told = writer.begin(size), writer.keep_rows
+                size = writer.begin(size)
+                runner.told = writer.keep_rows
                 runner.rows = writer.rows
             if here:
                 stack.enter_context(runner.started())
             answers = Answers(source, self.labelling, counts, writer)
-            gaps, done = answers.resume(), answers.images
+            gaps = answers.resume()
+            done = answers.images
             shown = counted(title, source.count, shown=progress is True, done=done)
             tell = stack.enter_context(shown)
             for start, stop in gaps:
@@ -310,7 +318,8 @@ class Run:
 
     def _settings(self, policy: Policy, device: torch.device) -> dict[str, Any]:
         """Return what changes bits: shards with other settings are not resumed."""
-        execution, labelling = self.execution, self.labelling
+        execution = self.execution
+        labelling = self.labelling
         named = labelling.labels is None and labelling.numbers is not None
         return {
             "model": fingerprint(self.network),
@@ -330,7 +339,8 @@ class Run:
         """Describe the run as text, for the origin of a record."""
         from atta import __version__  # the package imports this module first
 
-        inner, source = self.network, self.source
+        inner = self.network
+        source = self.source
         while isinstance(inner, TorchModel) or (
             source.preprocess and isinstance(inner, Normalized)
         ):
@@ -380,13 +390,16 @@ class Answers:
 
     def _settle(self, classes: int) -> None:
         """Check labels and names now that the number of classes is known."""
-        self.classes, self.labelling = classes, self.labelling.settled(classes)
+        self.classes = classes
+        self.labelling = self.labelling.settled(classes)
         if (labels := self.labelling.labels) is not None:
             as_labels(labels, images=labels.shape[0], classes=classes)
 
     def append(self, batch: Batch, answers: Tensor) -> None:
         """Take the answers to a batch."""
-        start, n, k = batch.positions[0], answers.shape[0], answers.shape[2]
+        start = batch.positions[0]
+        n = answers.shape[0]
+        k = answers.shape[2]
         if not self.classes:
             self._settle(k)
         if k != self.classes:
@@ -435,7 +448,8 @@ def _next_severity(severity: int, base: Answers, rehearsal: Answers, labels: Ten
         winners = torch.cat([part[:, 0].argmax(dim=1) for part in run.blocks()])
         accuracies.append(int((winners == labels).sum()) / len(labels))
     (before, after), chance = accuracies, 1 / base.classes
-    fell, near_chance = before - after >= FALL, after - chance < FALL * (before - chance)
+    fell = before - after >= FALL
+    near_chance = after - chance < FALL * (before - chance)
     if severity == FIRST_SEVERITY:
         return int(near_chance) if fell else max(REHEARSALS)
     return 2 if severity == 1 and not fell else 0

@@ -71,9 +71,13 @@ class PixelRun:
 
     def record(self, policy: Policy, rehearsals: Policy, about: Mapping[str, str]) -> Sampled:
         """Record random pixels: those with labels, if there are masks, and any."""
-        device, half = self.execution.device_of(self.network), self.execution.half
-        views, shown = Policy((*policy.terms, *rehearsals.terms)), self.execution.progress is True
-        known, anywhere, labels = list[Tensor](), list[Tensor](), list[Tensor]()
+        device = self.execution.device_of(self.network)
+        half = self.execution.half
+        views = Policy((*policy.terms, *rehearsals.terms))
+        shown = self.execution.progress is True
+        known = list[Tensor]()
+        anywhere = list[Tensor]()
+        labels = list[Tensor]()
         with (
             running(self.network, device, False, half),
             counted("sampling pixels", len(self.scenes), shown=shown) as tell,
@@ -85,7 +89,8 @@ class PixelRun:
                     with_class = (mask.flatten() != self.ignored).nonzero().flatten()
                     places = self._drawn(with_class, number)
                     labels.append(mask.flatten()[places])
-                own, others = list[Tensor](), list[Tensor]()
+                own = list[Tensor]()
+                others = list[Tensor]()
                 for view, _, logits in passes(self.network, images, views, number):
                     if view == IMAGE:
                         self._check(logits, mask, number)
@@ -140,7 +145,8 @@ def passes(network: Dense, images: Tensor, policy: Policy, number: int = 0) -> I
     own = run(images)
     yield Pass(IMAGE, 0, own)
     for view, repeats in policy.terms:
-        back, count = inverse_of(view), view.count(images)
+        back = inverse_of(view)
+        count = view.count(images)
         for repeat in range(repeats):
             if view.stratified:
                 u = stratified_numbers(view.name, count, repeats)[repeat]

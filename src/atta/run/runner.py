@@ -376,7 +376,8 @@ class Runner:
 
     def _in_parts(self, images: Tensor) -> Tensor:
         """Run images in one pass, or in smaller ones once a GPU is full."""
-        half, dtype = self.execution.half, dtype_of(self.network)
+        half = self.execution.half
+        dtype = dtype_of(self.network)
         while True:
             try:
                 mixed = torch.autocast(self.device.type, half) if half else nullcontext()
