@@ -204,7 +204,7 @@ class Adaptable(Estimator):
                 every = pixels()
                 dtype = dtype_of(self.model)
                 second = renormalised(self.model, every.tensor_split(-(-len(every) // BATCH)))
-                parts = [logits_of(second, part, dtype) for part in every.split(BATCH)]
+                parts = [logits_of(second, part, dtype) for part in torch.split(every, BATCH)]
                 views = {**predictions.views, STATISTICS: (logits := torch.cat(parts))[:, None]}
                 both = Predictions(predictions.logits.to(logits), views)
                 calibrator, done = seconded(calibrator, hedged, reference, both, done)
@@ -271,10 +271,8 @@ class Adaptable(Estimator):
         """
         names = "image_shape", "class_names", "summary", "preprocess", "reference", "conformity"
         known = {name: getattr(self, name) for name in names}
-        kept = replace(self.kept, **kept)
-        return type(self)(
-            self.model, calibrator or self.calibrator, self.policy, kept=kept, **known
-        )
+        known["kept"] = replace(self.kept, **kept)
+        return type(self)(self.model, calibrator or self.calibrator, self.policy, **known)
 
     def with_classes(self: Classifier, classes: Iterable[str | int]) -> Classifier:
         """Return the classifier for images of these classes alone. The class may change.

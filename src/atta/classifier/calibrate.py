@@ -13,6 +13,7 @@ from datetime import timedelta
 from functools import partial
 from math import ceil
 from os import PathLike
+from pathlib import Path
 from typing import Annotated, Any, Literal, Unpack
 
 from atta._base.display import bar
@@ -45,7 +46,7 @@ from atta.data.labels import Reading
 from atta.data.loading import cores
 from atta.data.masks import has_masks
 from atta.data.photographs import is_larger
-from atta.data.preprocess import Preprocess, showing
+from atta.data.preprocess import Preprocess, sheet_of, showing
 from atta.data.source import Channels, CroppedAlready
 from atta.data.views import Policy
 from atta.record.writer import settings_of
@@ -175,6 +176,7 @@ def _wanted(
             "draws: a classifier shows every image in the same, stratified views; expected none"
         )
     execution, rest = split_options("calibrate", options, calibrate, CalibrateOptions)
+    rest["cache"] = None if rest.get("cache") is None else Path(rest["cache"])
     cropped = None if preprocess is None else Preprocess.of(preprocess)
     how = rest.get("channels"), cropped, rest.get("shuffle"), rest.get("skip_bad", False)
     return Wanted(method, *asked, execution, Reading(class_names, *how, cache=True), rest)
@@ -205,8 +207,8 @@ def _prepared(
             raise
         run = prepared(model, images, labels, read, *how)
     image = next(run.source.read([[0]])).pixels
-    if run.sheet:
-        image = run.sheet.crop(image)
+    if sheet := sheet_of(run.source.preprocess):
+        image = sheet.crop(image)
     else:
         policies = find(kind := kind_of(image))
         if kind == "photograph" and len(policies) > 1:
@@ -248,8 +250,8 @@ def _in_faster_layout(run: Run, trial: Trial, wanted: Wanted) -> tuple[Run, Tria
     if (found := faster_layout(run.network, trial.pixels, run.execution)) is None:
         return run, trial
     last, seconds = found
-    if wanted.cache is not None:
-        last = settings_of(wanted.cache / FIRST).get("channels_last", last) is True
+    if cache := wanted.options["cache"]:
+        last = settings_of(cache / FIRST).get("channels_last", last) is True
     execution = replace(run.execution, channels_last=last)
     return replace(run, execution=execution), replace(trial, seconds=seconds)
 
@@ -259,7 +261,7 @@ def _chosen(run: Run, trial: Trial, policies: Mapping[str, Policy], wanted: Want
     progress = run.execution.progress
     passes = 0
     images = run.source.count or 0
-    cache = wanted.cache
+    cache = wanted.options["cache"]
     workers = run.execution.workers
     most = most_passes(images, policies, wanted.rehearse)
     expected = most - images * (wanted.rehearse is True)  # the last severity is rarely needed

@@ -252,7 +252,12 @@ def choose(
     while sizes:
         size, *sizes = sizes
         rows = order[:size].sort().values
-        left = [name for name in left if policies[name].terms] if sizes else _free(left, policies)
+        if sizes:
+            left = [name for name in left if policies[name].terms]
+        else:  # and all policies that need no other views: they cost nothing
+            there = _terms(policies[name] for name in left).keys()
+            free = [name for name, one in policies.items() if _terms([one]).keys() <= there]
+            left = list(dict.fromkeys([*left, *free]))
         recorder.extend((policies[name] for name in left), rows)
         seen = {name: recorder.record(policies[name], rows).predictions for name in left}
         answers = {name: held_answers(methods[name], seen[name], labels[rows]) for name in left}
@@ -268,13 +273,6 @@ def choose(
     others = [one for name, one in out.items() if name not in left]
     others.sort(key=lambda one: (-one.images, one.above))
     return Choice(best, recorder.record(policies[best]), answers[best], [*judged, *others])
-
-
-def _free(names: Sequence[str], policies: Mapping[str, Policy]) -> list[str]:
-    """Return these policies and all others that need only their views: those cost nothing."""
-    there = _terms(policies[name] for name in names).keys()
-    free = (name for name, policy in policies.items() if _terms([policy]).keys() <= there)
-    return list(dict.fromkeys([*names, *free]))
 
 
 def _terms(policies: Iterable[Policy]) -> dict[tuple[str, int], Term]:

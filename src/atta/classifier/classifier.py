@@ -210,8 +210,8 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
         views = {name: view.softmax(dim=-1) for name, view in answer.views.items()}
         if passes is None:
             passes = torch.full(probs.shape[:1], self.passes, device=probs.device)
-        known = answer.base, fused, share, views, passes, start
-        return Details(probs, *self._certain(answer, probs), *known)
+        confidence, answered = self._certain(answer, probs)
+        return Details(probs, confidence, answered, answer.base, fused, share, views, passes, start)
 
     @torch.no_grad()
     def shown(self, images: Any) -> list[Shown]:

@@ -55,11 +55,10 @@ def write_maps(maps: Maps, folder: Path, name: Path, classes: int) -> None:
     """Write the label map and the confidence map of an image, each whole or not at all."""
     from PIL import Image
 
-    if classes <= 256:
-        labels = Image.fromarray(maps.labels.numpy().astype(np.uint8), "P")
+    few = classes <= 256
+    labels = Image.fromarray(maps.labels.numpy().astype(np.uint8 if few else np.uint16))
+    if few:
         labels.putpalette(palette(256).tobytes())
-    else:
-        labels = Image.fromarray(maps.labels.numpy().astype(np.uint16))
     sure = (maps.confidence.double() * FULL).round().numpy().astype(np.uint16)
     for kind, picture in (("labels", labels), ("confidence", Image.fromarray(sure))):
         path = folder / kind / name

@@ -8,10 +8,10 @@ number. The calibrator works on a tile of pixels at a time (TILES). No pixel cha
 **argmax(probs) == argmax(logits)**, pixel by pixel, for every calibrator that keeps the class.
 """
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -295,17 +295,10 @@ def _folded(calibrator: Calibrator) -> tuple[Calibrator, dict[str, Tensor]]:
     if not isinstance(calibrator, ViewBlend) or calibrator.space != "logits":
         return calibrator, {}
     kinds = ((IMAGE,) if calibrator.itself else ()) + calibrator.kinds
-    folded = ViewBlend(
-        torch.ones_like(calibrator.weights[:1, :1]),
-        calibrator.limit,
-        calibrator.temperature,
-        calibrator.odds,
-        kinds=(SUM,),
-        step=calibrator.step,
-        guarded=calibrator.guarded,
-    )
-    folded.classes = calibrator.classes
-    folded.method = calibrator.method
+    folded = copy.deepcopy(calibrator)
+    folded.weights = torch.ones_like(calibrator.weights[:1, :1])
+    folded.kinds = (SUM,)
+    folded.itself = False
     return folded, dict(zip(kinds, calibrator.weights, strict=True))
 
 
@@ -339,12 +332,6 @@ class Wanted:
     reading: Reading
     options: Mapping[str, Any]
 
-    @property
-    def cache(self) -> Path | None:
-        """The folder that keeps finished passes."""
-        folder = self.options.get("cache")
-        return None if folder is None else Path(folder)
-
 
 def calibrate_segmenter(
     model: object, images: Any, masks: Any, wanted: Wanted
@@ -368,8 +355,7 @@ def calibrate_segmenter(
     network.to(device)
     first = found[0].pixels[None].to(device)
     network = fitted(network.eval(), as_pixels(first, dtype_of(network)))
-    how = wanted.execution, views, wanted.rehearse, options
-    record, anywhere = _sampled(network, found, *how)
+    record, anywhere = _sampled(network, found, wanted.execution, views, wanted.rehearse, options)
     look_over(record)
     labels, predictions = record.require_labels(), record.predictions
     methods = methods_for(policies, wanted.method)

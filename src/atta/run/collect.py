@@ -35,7 +35,6 @@ from atta._base.tensors import read_tensors
 from atta.data.corruptions import REHEARSALS, rehearsed
 from atta.data.folder import digest_of
 from atta.data.labels import Labelling, Reading, labelled_source
-from atta.data.photographs import Sheet
 from atta.data.preprocess import Preprocess, sheet_of, showing
 from atta.data.source import Batch, Channels, Source, batches_of, cached
 from atta.data.views import Policy
@@ -208,15 +207,10 @@ class Run:
     about: dict[str, str] = field(default_factory=dict)
 
     @property
-    def sheet(self) -> Sheet | None:
-        """Where images and views of the photograph are, if the source has sheets."""
-        return sheet_of(self.source.preprocess)
-
-    @property
     def image_shape(self) -> tuple[int, ...]:
         """Channels, height and width of the images, without views of the photograph."""
         shape = self.source.shape
-        sheet = self.sheet
+        sheet = sheet_of(self.source.preprocess)
         return shape if sheet is None else (shape[0], *sheet.size)
 
     def record(
@@ -277,7 +271,7 @@ class Run:
         writer = None
         told = 0
         size = batch_size(execution.batch_size, device)
-        how = device, size, self.seed, self.draws, itself, self.sheet
+        how = device, size, self.seed, self.draws, itself, sheet_of(source.preprocess)
         runner = Runner(self.network, policy, execution, *how)
         counts = ({LOGITS: 1} if itself else {}) | policy.repeats
         title = "collecting" if itself else f"rehearsing, {policy}"
