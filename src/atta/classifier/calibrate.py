@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, Unpack
 from atta._base.display import bar
 from atta._base.errors import InputError, advise
 from atta._base.settings import checked
-from atta.calibrators import METHODS, as_method
+from atta.calibrators import METHODS, Method, as_method
 from atta.calibrators.conformal import ConformityScores
 from atta.calibrators.convex import CATTA, GuardedMethod
 from atta.calibrators.crossval import check_folds
@@ -61,7 +61,7 @@ from atta.run.checks import (
 )
 from atta.run.cluster import kept_alive
 from atta.run.collect import Run, prepared
-from atta.run.runner import ExecutionOptions, split_options
+from atta.run.runner import Execution, ExecutionOptions, split_options
 
 BUDGET = 4
 FIRST = "0"  # the folder of the images themselves in a cache
@@ -134,8 +134,7 @@ def calibrate(
         rehearse: Also run up to three degraded copies of each image, for `adapt` and `drift`.
         **options: `CalibrateOptions`: `device`, `batch_size`, `effort`, `channels`, `cache`, ...
 
-    Returns:
-        The classifier; `print(classifier.summary)` compares it with the model. With masks as
+    Returns: The classifier; `print(classifier.summary)` compares it with the model. With masks as
         labels, (n, h, w) or a folder, it is a `CalibratedSegmenter`.
 
     Example:
@@ -145,22 +144,22 @@ def calibrate(
         >>> calibrate(network, images, labels, policy="flip", progress=False)(images[:2]).shape
         torch.Size([2, 3])
     """
-    asked = policy, budget, rehearse
-    wanted = _wanted(method, keep_class, class_names, preprocess, asked, options)
+    settings = _settings(method, keep_class, class_names, preprocess, options)
+    wanted = Wanted(policy, budget, rehearse, *settings)
     if has_masks(images, labels):
         return calibrate_segmenter(model, images, labels, wanted)
     with kept_alive(wanted.execution.engine):
-        return _calibrated(*_prepared(model, images, labels, wanted), wanted)
+        run, trial, policies = _prepared(model, images, labels, wanted)
+        return _wrapped(run, policies, wanted, _chosen(run, trial, policies, wanted))
 
 
-def _wanted(
+def _settings(
     given: Any,
     keep_class: bool,
     class_names: Sequence[str],
     preprocess: Any,
-    asked: tuple[Any, int, bool | Iterable[int]],
     options: Mapping[str, Any],
-) -> Wanted:
+) -> tuple[Method, Execution, Reading, dict[str, Any]]:
     """Check the arguments of `calibrate` that need neither the network nor the images."""
     method = as_method(given)
     if method.keeps_class and not keep_class:
@@ -179,16 +178,16 @@ def _wanted(
     rest["cache"] = None if rest.get("cache") is None else Path(rest["cache"])
     cropped = None if preprocess is None else Preprocess.of(preprocess)
     how = rest.get("channels"), cropped, rest.get("shuffle"), rest.get("skip_bad", False)
-    return Wanted(method, *asked, execution, Reading(class_names, *how, cache=True), rest)
+    return method, execution, Reading(class_names, *how, cache=True), rest
 
 
 def _prepared(
     model: object, images: Any, labels: Any, wanted: Wanted
-) -> tuple[Run, dict[str, Policy]]:
-    """Prepare the run, with views of the photograph if the images are photographs.
+) -> tuple[Run, Trial, dict[str, Policy]]:
+    """Prepare the run, with views of the photograph if the images are photographs, and try it.
 
     Returns:
-        The run, and the candidates for such images.
+        The run, what a few images show, and the candidates for such images.
     """
     read = wanted.reading
     rest = wanted.options
@@ -213,7 +212,8 @@ def _prepared(
         policies = find(kind := kind_of(image))
         if kind == "photograph" and len(policies) > 1:
             advise(NOT_PHOTOGRAPHS)
-    return run, fitting(policies, image)
+    trial, policies = _checked(run, fitting(policies, image))
+    return *_in_faster_layout(run, trial, wanted), policies
 
 
 def _checked(run: Run, policies: dict[str, Policy]) -> tuple[Trial, dict[str, Policy]]:
@@ -284,11 +284,11 @@ def _chosen(run: Run, trial: Trial, policies: Mapping[str, Policy], wanted: Want
         return choose(recorder, policies, methods_for(policies, wanted.method))
 
 
-def _calibrated(run: Run, policies: dict[str, Policy], wanted: Wanted) -> CalibratedClassifier:
-    """Check and record, choose a policy, fit the method to all images, and wrap it."""
-    trial, policies = _checked(run, policies)
-    run, trial = _in_faster_layout(run, trial, wanted)
-    name, record, answers, judged = _chosen(run, trial, policies, wanted)
+def _wrapped(
+    run: Run, policies: Mapping[str, Policy], wanted: Wanted, choice: Choice
+) -> CalibratedClassifier:
+    """Fit the method to all images, and put everything together."""
+    name, record, answers, judged = choice
     seen = record.predictions
     labels = record.require_labels()
     calibrator = methods_for(policies, wanted.method)[name].fit(seen, labels)

@@ -324,10 +324,10 @@ POLICIES = {
 class Wanted:
     """What `calibrate` was asked for."""
 
-    method: Method
     policy: Any
     budget: int
     rehearse: bool | Iterable[int]
+    method: Method
     execution: Execution
     reading: Reading
     options: Mapping[str, Any]

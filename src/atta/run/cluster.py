@@ -286,7 +286,7 @@ class _Worker:
 
     def answer(self, refs: Sequence[Any], given: Any) -> Any:
         """Process what was read; the first call of each policy fetches the network."""
-        if self.ref != refs[0]:
+        if self.call is None or self.ref != refs[0]:
             self.call = None  # frees the memory of the last one
             self.call = _fetched(refs[0])()
             self.ref = refs[0]
