@@ -6,6 +6,13 @@
 Views are run one after the other and added up as they come, so that memory does not grow with their
 number. The calibrator works on a tile of pixels at a time (TILES). No pixel changes its label:
 **argmax(probs) == argmax(logits)**, pixel by pixel, for every calibrator that keeps the class.
+
+`atta.calibrate` comes here if it is given masks (`calibrate_segmenter`):
+
+sample      random labelled pixels of each image, in the views of all candidates and degraded
+choose      the policy with the fewest passes that is as good as the best, on images left out
+fit         the method, on the pixels of all images
+wrap        `CalibratedSegmenter`
 """
 
 import copy
