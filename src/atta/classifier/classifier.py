@@ -14,11 +14,11 @@ graph (`torch.export`, ONNX, `torch.compile`) cannot decide: it shows every imag
 gives the same answers.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from html import escape
-from itertools import groupby
-from operator import itemgetter
+from math import inf, isfinite
 from typing import Any, NamedTuple
 
 import torch
@@ -364,9 +364,11 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
         """Return the logits (n, r, k) of these kinds of view, with up to `most` views in a pass."""
         network = partial(logits_of, self.model, dtype=dtype_of(self.model))
         found = run_views(network, self._shown(pixels, kinds, most), most)
+        every = torch.stack([logits for *_, logits in found])
+        counts = Counter(kind for kind, *_ in found)  # in their order
         views = {
-            kind: torch.stack([logits for *_, logits in repeats]).transpose(0, 1)
-            for kind, repeats in groupby(found, key=itemgetter(0))
+            kind: part.transpose(0, 1)
+            for kind, part in zip(counts, torch.split(every, [*counts.values()]), strict=True)
         }
         if STATISTICS in kinds and (second := self.second) is not None:
             crops = self.views.crop(pixels)
@@ -413,7 +415,9 @@ def used_views(policy: str | Policy | None, calibrator: Calibrator) -> Policy:
 
 def _checked(probs: Tensor, logits: Tensor) -> Tensor:
     """Refuse logits that are not finite; checked last, because this waits for a GPU."""
-    if not (known := torch.isfinite(logits).all(dim=1)).all():
+    # One reduction, which is not finite if any logit is not.
+    if logits.shape[0] and not isfinite(torch.linalg.vector_norm(logits, inf)):
+        known = torch.isfinite(logits).all(dim=1)
         raise InputError(
             f"the model returns logits that are not finite for image {int(known.long().argmin())} "
             "of the batch"
