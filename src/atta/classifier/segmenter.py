@@ -15,7 +15,6 @@ fit         the method, on the pixels of all images
 wrap        `CalibratedSegmenter`
 """
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -302,10 +301,17 @@ def _folded(calibrator: Calibrator) -> tuple[Calibrator, dict[str, Tensor]]:
     if not isinstance(calibrator, ViewBlend) or calibrator.space != "logits":
         return calibrator, {}
     kinds = ((IMAGE,) if calibrator.itself else ()) + calibrator.kinds
-    folded = copy.deepcopy(calibrator)
-    folded.weights = torch.ones_like(calibrator.weights[:1, :1])
-    folded.kinds = (SUM,)
-    folded.itself = False
+    folded = ViewBlend(
+        torch.ones_like(calibrator.weights[:1, :1]),
+        calibrator.limit,
+        calibrator.temperature,
+        calibrator.odds,
+        kinds=(SUM,),
+        step=calibrator.step,
+        guarded=calibrator.guarded,
+    )
+    folded.classes = calibrator.classes
+    folded.method = calibrator.method
     return folded, dict(zip(kinds, calibrator.weights, strict=True))
 
 
