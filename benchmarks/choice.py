@@ -18,10 +18,9 @@ import torch
 from torch import Tensor
 
 from atta import CATTA, Predictions, Record, TemperatureScaling
-from atta.calibrators import Method
 from atta.calibrators.crossval import held_out, rank
 from atta.classifier.calibrate import BUDGET, DEFAULT
-from atta.classifier.choice import NO_VIEWS, Kind, Recorder, candidates, choose
+from atta.classifier.choice import NO_VIEWS, Kind, Recorder, candidates, choose, methods_for
 from atta.data.views import POLICIES, Policy
 from benchmarks.records import DATA, Means, draw, draws_asked, joined, networks
 
@@ -56,11 +55,6 @@ def shown(predictions: Predictions, policy: Policy) -> Predictions:
     """The views of a policy; the first repeats stand for those of a policy with fewer."""
     views = {kind: predictions.views[kind][:, :r] for kind, r in policy.repeats.items()}
     return Predictions(predictions.logits, views)
-
-
-def methods_for(policies: Iterable[str], method: Method) -> dict[str, Method]:
-    """The method of each policy: temperature scaling without views."""
-    return {name: TemperatureScaling() if name == NO_VIEWS else method for name in policies}
 
 
 def searched(base: Record, policies: Mapping[str, Policy]) -> tuple[str, float]:

@@ -49,7 +49,7 @@ def recorder(model=None, images=None, labels=None, cache=None, **how):
     execution = Execution(**{"batch_size": 64, "progress": False, **how})
     run = Run(model or linear(), source, Labelling(labels), execution, 0, "stratified")
     first = None if cache is None else cache / "0"
-    return Recorder(run, run.record(Policy(()), False, {}, first, checks=False), cache)
+    return Recorder(run, run.record(Policy(()), False, first, checks=False), cache)
 
 
 def test_each_view_is_run_once_for_all_policies_that_share_it():

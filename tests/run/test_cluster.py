@@ -299,9 +299,9 @@ def test_views_of_photographs_have_the_bits_of_one_process(two_workers, brief, t
     assert same(one, on_ray)
     assert files_of(tmp_path / "one") == files_of(tmp_path / "ray")
     classifier = atta.calibrate(network, folder, LABELS[:20], **whole, progress=False)
-    predictor, files = of_classifier(classifier), sorted(folder.iterdir())
+    files = sorted(folder.iterdir())
     for name, engine in (("one", {}), ("ray", two_workers)):
-        predict(predictor, files, tmp_path / f"{name}.csv", batch_size=8, **engine)
+        predict(classifier, files, tmp_path / f"{name}.csv", batch_size=8, **engine)
     assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "ray.csv").read_bytes()
 
 
@@ -341,7 +341,7 @@ def test_a_reader_is_sent_the_names_of_its_own_images(tmp_path, fault):
     for source in (whole, whole.subset(torch.tensor([1, 4, 5, 9, 17, 18]))):
         batches = list(batches_of(4, 0, source.count))
         reading, shares = cluster.parts_of(source, batches, InputError)
-        assert reading.source is None
+        assert reading.args[0] is None
         for positions, share in zip(batches, shares, strict=True):
             sent = pickle.dumps(share)
             assert sent.count(b".png") == len(positions)

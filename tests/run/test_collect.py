@@ -15,7 +15,7 @@ from atta._base.errors import Advice, InputError
 from atta.data.image_set import ImageSet
 from atta.data.views import Policy, View
 from atta.networks.resnet import small_cnn
-from atta.run.collect import as_seed, collect
+from atta.run.collect import collect
 from scenarios import (
     LABELS,
     SEVEN,
@@ -437,7 +437,11 @@ def nan_at(images, calls):
         (twenty, {"labels": [5] * 20}, r"labels must lie in 0 … 2, got 5 in row 0"),
         (lambda: Items(twenty(), [5] * 20), {}, r"labels must lie in 0 … 2, got 5"),
         (lambda: "no/such/folder", {}, "expected a folder of images, found none at no/such/folder"),
-        (twenty, {"batch_size": 0}, "batch_size: expected 1 or more, got 0"),
+        (
+            twenty,
+            {"batch_size": 0},
+            "batch_size: expected 1 or more, got 0",
+        ),
         (twenty, {"batch_sise": 3}, "collect takes no 'batch_sise'. Did you mean 'batch_size'"),
         (twenty, {"policy": "flop"}, "got 'flop'. Did you mean 'flip'"),
         (twenty, {"draws": "odd"}, "expected 'random' or 'stratified', got 'odd'"),
@@ -595,10 +599,11 @@ def test_whatever_a_model_raises_is_said_in_a_sentence(fault):
 
 
 def test_a_seed_is_a_whole_number():
-    assert as_seed(np.int64(3)) == 3
+    how = {"progress": False, "checks": False}
+    assert collect(linear(), pixels(2), seed=np.int64(3), **how).origin["seed"] == "3"
     for seed in ("a", None, 1.5):
-        with pytest.raises(InputError, match="seed: expected a whole number, got"):
-            as_seed(seed)
+        with pytest.raises(InputError, match="seed must be a whole number, got"):
+            collect(linear(), pixels(2), seed=seed, **how)
 
 
 # ---- rehearsals

@@ -5,6 +5,8 @@ This package imports no experiments, no training and no datasets.
 calibrate   a model and labelled images → a `CalibratedClassifier`: `calibrate`
 choice      the policy with the fewest passes that is as good as the best
 classifier  images in, calibrated probabilities out: `CalibratedClassifier`
+segmenter   the same for segmentation, pixel by pixel: `CalibratedSegmenter`
+label_maps  files of a segmenter: label maps and confidence maps as PNG
 adapt       the same network under drift, for stated classes or a risk: `drift`, `adapt`, `at_risk`
 estimator   many images, in the style of scikit-learn: `predict_proba`, `decide`, `fit`, `score`
 summary     what calibration changed, by cross-validation: `Summary`

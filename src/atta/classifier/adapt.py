@@ -18,8 +18,9 @@ images, and normalised. The class may change: that is the point.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from math import inf
 from os import PathLike
 from typing import Any, TypeVar, Unpack
@@ -94,7 +95,7 @@ class Drift:
         """
         found = shift.estimated(reference, scores, answers, images)
         return cls(
-            **asdict(found),
+            **vars(found),
             expected_accuracy=reference.accuracy,
             expected_confidence=reference.confidence,
             seen_confidence=float(confidence.mean()),
@@ -147,7 +148,8 @@ class Adaptable(Estimator):
 
     def _compared(self, predictions: Predictions) -> Drift:
         """Compare answers to unlabelled images with the validation images."""
-        reference, logits = self._known_reference(), predictions.logits
+        reference = self._known_reference()
+        logits = predictions.logits
         seen = self.calibrator(predictions).double().amax(dim=1)
         scores = shift.scores(logits, reference.temperature)
         return Drift.of(reference, scores, logits.argmax(dim=1), seen, predictions.images)
@@ -161,7 +163,7 @@ class Adaptable(Estimator):
         `unadapted()` undoes it. An earlier adaptation is undone first.
 
         Args:
-            images: What `predict_proba` takes, 32 images or more.
+            images: What `predict_proba` takes, 32 images or more; 8 or more for a segmenter.
             statistics: Whether to use the network with the batch normalisation statistics of these
                 images as one more view, for one pass more. For the same classes in similar shares
                 under another camera, light or weather.
@@ -173,40 +175,43 @@ class Adaptable(Estimator):
         """
         plain = self.unadapted()
         plain._hedged()  # one that is missing raises before the network runs
-        if statistics and not layers(plain.model):
-            raise InputError(
-                "statistics: expected a network with batch normalisation, got one without, or one "
-                "that is an ONNX file or a function: adapt without statistics"
-            )
+        if statistics:
+            plain._for_images("statistics")
+            if not layers(plain.model):
+                raise InputError(
+                    "statistics: expected a network with batch normalisation, got one without, or "
+                    "one that is an ONNX file or a function: adapt without statistics"
+                )
         predictions = plain._answers(images, **how)
-        adapted = plain._adapted_to(predictions)
-        if not statistics:
-            return adapted
-        return plain._seconded(adapted, predictions, images, how.get("channels"))
+        pixels = partial(plain._pixels, images, how.get("channels")) if statistics else None
+        return plain._adapted_to(predictions, pixels)
 
-    def _seconded(
-        self: Classifier,
-        adapted: Classifier,
-        predictions: Predictions,
-        images: Any,
-        channels: Channels,
+    def _adapted_to(
+        self: Classifier, predictions: Predictions, pixels: Callable[[], Tensor] | None = None
     ) -> Classifier:
-        """Add the view of the network with the statistics of the images, if that is safe."""
-        calibrator, done = adapted.calibrator, adapted.kept.adapted
-        reference, second = self._known_reference(), None
-        assert done is not None
-        if why := refused(reference, predictions, done):
-            done = replace(done, statistics=why)
-        else:
-            pixels = self._pixels(images, channels)
-            second = renormalised(self.model, torch.tensor_split(pixels, -(-len(pixels) // BATCH)))
-            dtype = dtype_of(self.model)
-            parts = [logits_of(second, part, dtype) for part in torch.split(pixels, BATCH)]
-            views = {**predictions.views, STATISTICS: (logits := torch.cat(parts))[:, None]}
-            both = Predictions(predictions.logits.to(logits), views)
-            calibrator, done = seconded(calibrator, self._hedged(), reference, both, done)
-            second = second if STATISTICS in calibrator.kinds else None
-        return adapted._with(calibrator, adapted=done, second=second)
+        """Adapt to the answers to unlabelled images, and to the statistics of their pixels.
+
+        The view of the network with these statistics is added only if that is safe.
+        """
+        reference = self._known_reference()
+        hedged = self._hedged()
+        second = None
+        calibrator, done = shift.adapt(self.calibrator, hedged, reference, predictions)
+        if pixels is not None:
+            if why := refused(reference, predictions, done):
+                done = replace(done, statistics=why)
+            else:
+                every = pixels()
+                dtype = dtype_of(self.model)
+                second = renormalised(self.model, every.tensor_split(-(-len(every) // BATCH)))
+                parts = [logits_of(second, part, dtype) for part in torch.split(every, BATCH)]
+                views = {**predictions.views, STATISTICS: (logits := torch.cat(parts))[:, None]}
+                both = Predictions(predictions.logits.to(logits), views)
+                calibrator, done = seconded(calibrator, hedged, reference, both, done)
+                second = second if STATISTICS in calibrator.kinds else None
+        return self._with(
+            calibrator, adapted=done, before=self.calibrator, promise=None, second=second
+        )
 
     @torch.no_grad()
     def _pixels(self, images: Any, channels: Channels) -> Tensor:
@@ -234,12 +239,6 @@ class Adaptable(Estimator):
         hedged = self.kept.hedged or self.calibrator
         hedged.softened(1.0)
         return hedged.to(self.device)
-
-    def _adapted_to(self: Classifier, predictions: Predictions) -> Classifier:
-        """Adapt to the answers to unlabelled images."""
-        reference, hedged = self._known_reference(), self._hedged()
-        calibrator, done = shift.adapt(self.calibrator, hedged, reference, predictions)
-        return self._with(calibrator, adapted=done, before=self.calibrator, promise=None)
 
     def watch(self, *, window: int = WINDOW, rate: float = RATE, seed: int = 0) -> Watch:
         """Watch a stream of unlabelled images: an alarm, and adapting to the latest images.
@@ -270,18 +269,10 @@ class Adaptable(Estimator):
 
         Both share the network.
         """
-        return type(self)(
-            self.model,
-            calibrator or self.calibrator,
-            self.policy,
-            image_shape=self.image_shape,
-            class_names=self.class_names,
-            summary=self.summary,
-            preprocess=self.preprocess,
-            reference=self.reference,
-            conformity=self.conformity,
-            kept=replace(self.kept, **kept),
-        )
+        names = "image_shape", "class_names", "summary", "preprocess", "reference", "conformity"
+        known = {name: getattr(self, name) for name in names}
+        known["kept"] = replace(self.kept, **kept)
+        return type(self)(self.model, calibrator or self.calibrator, self.policy, **known)
 
     def with_classes(self: Classifier, classes: Iterable[str | int]) -> Classifier:
         """Return the classifier for images of these classes alone. The class may change.
@@ -450,7 +441,8 @@ class Watch:
 
     def __init__(self, classifier: Adaptable, window: int, alarm: Alarm) -> None:
         self.classifier = self._plain = classifier
-        self.window, self.alarm = max(window, shift.LEAST), alarm
+        self.window = max(window, shift.LEAST)
+        self.alarm = alarm
         self._latest: Predictions | None = None
 
     def update(self, images: Any, *, channels: Channels = None) -> Watched:
@@ -460,8 +452,10 @@ class Watch:
             images: What `predict_proba` takes.
             channels: Where arrays have their channels.
         """
-        plain, drift = self._plain, None
-        new, reference = plain._answers(images, channels=channels), plain._known_reference()
+        plain = self._plain
+        drift = None
+        new = plain._answers(images, channels=channels)
+        reference = plain._known_reference()
         self.alarm.update(shift.scores(new.logits, reference.temperature))
         if (old := self._latest) is not None:
             views = {kind: torch.cat([view, new.views[kind]]) for kind, view in old.views.items()}

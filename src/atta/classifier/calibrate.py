@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, Unpack
 from atta._base.display import bar
 from atta._base.errors import InputError, advise
 from atta._base.settings import checked
-from atta.calibrators import METHODS, Method, TemperatureScaling, as_method
+from atta.calibrators import METHODS, Method, as_method
 from atta.calibrators.conformal import ConformityScores
 from atta.calibrators.convex import CATTA, GuardedMethod
 from atta.calibrators.crossval import check_folds
@@ -28,24 +28,25 @@ from atta.calibrators.risk import HeldOut
 from atta.calibrators.shift import Reference
 from atta.classifier.archive import Kept
 from atta.classifier.choice import (
-    NO_VIEWS,
     PHOTOGRAPH,
+    Choice,
     Recorder,
     candidates,
     choose,
     fitting,
     kind_of,
+    methods_for,
     most_passes,
 )
 from atta.classifier.classifier import CalibratedClassifier, used_views
-from atta.classifier.segment import Wanted, calibrate_segmenter
+from atta.classifier.segmenter import Wanted, calibrate_segmenter
 from atta.classifier.summary import summarise
 from atta.data.corruptions import families_of
 from atta.data.items import Channels, CroppedAlready
 from atta.data.labels import Reading
 from atta.data.loading import cores
 from atta.data.photographs import is_larger
-from atta.data.preprocess import Preprocess, showing
+from atta.data.preprocess import Preprocess, sheet_of, showing
 from atta.data.segmentation import has_masks
 from atta.data.views import Policy
 from atta.record.writer import settings_of
@@ -59,7 +60,7 @@ from atta.run.checks import (
     try_out,
 )
 from atta.run.cluster import kept_alive
-from atta.run.collect import Run, as_seed, prepared
+from atta.run.collect import Run, prepared
 from atta.run.runner import Execution, ExecutionOptions, split_options
 
 BUDGET = 4
@@ -133,8 +134,7 @@ def calibrate(
         rehearse: Also run up to three degraded copies of each image, for `adapt` and `drift`.
         **options: `CalibrateOptions`: `device`, `batch_size`, `effort`, `channels`, `cache`, ...
 
-    Returns:
-        The classifier; `print(classifier.summary)` compares it with the model. With masks as
+    Returns: The classifier; `print(classifier.summary)` compares it with the model. With masks as
         labels, (n, h, w) or a folder, it is a `CalibratedSegmenter`.
 
     Example:
@@ -144,45 +144,13 @@ def calibrate(
         >>> calibrate(network, images, labels, policy="flip", progress=False)(images[:2]).shape
         torch.Size([2, 3])
     """
-    chosen, execution, read, rest = _settings(method, keep_class, class_names, preprocess, options)
-    wanted = Wanted(chosen, policy, budget, rehearse, execution, read, rest)
+    settings = _settings(method, keep_class, class_names, preprocess, options)
+    wanted = Wanted(policy, budget, rehearse, *settings)
     if has_masks(images, labels):
         return calibrate_segmenter(model, images, labels, wanted)
-    with kept_alive(execution.engine):
-        run, policies, about = _prepared(model, images, labels, wanted)
-        trial, policies = _check(run, policies)
-        return _calibrated(*_in_faster_layout(run, trial, rest["cache"]), policies, wanted, about)
-
-
-def _prepared(
-    model: object, images: Any, labels: Any, wanted: Wanted
-) -> tuple[Run, dict[str, Policy], dict[str, str]]:
-    """Prepare the run, with views of the photograph if the images are photographs.
-
-    Returns:
-        The run, the candidates for such images, and what the origin says of their order.
-    """
-    read, rest, quick = wanted.reading, wanted.options, wanted.options.get("effort") == "quick"
-    find = partial(candidates, wanted.policy, wanted.budget, wanted.method, quick=quick)
-    size, how = read.preprocess and read.preprocess.input_size, (wanted.execution, rest["seed"])
-    fills = read.preprocess and read.preprocess.fills and size and min(size) >= PHOTOGRAPH
-    policies = find("file" if fills else "small")  # a mistake need not wait
-    terms = dict.fromkeys(term for one in policies.values() for term in one.photographs)
-    views = replace(read, preprocess=showing(read.preprocess, tuple(terms)))
-    try:
-        run, about = prepared(model, images, labels, views, *how, "stratified")
-    except CroppedAlready:
-        if len(policies) == 1:
-            raise
-        run, about = prepared(model, images, labels, read, *how, "stratified")
-    image = next(run.source.read([[0]])).pixels
-    if run.sheet:
-        image = run.sheet.crop(image)
-    else:
-        policies = find(kind := kind_of(image))
-        if kind == "photograph" and len(policies) > 1:
-            advise(NOT_PHOTOGRAPHS)
-    return run, fitting(policies, image), about | (rest.get("origin") or {})
+    with kept_alive(wanted.execution.engine):
+        run, trial, policies = _prepared(model, images, labels, wanted)
+        return _wrapped(run, policies, wanted, _chosen(run, trial, policies, wanted))
 
 
 def _settings(
@@ -207,20 +175,48 @@ def _settings(
             "draws: a classifier shows every image in the same, stratified views; expected none"
         )
     execution, rest = split_options("calibrate", options, calibrate, CalibrateOptions)
-    rest["seed"] = as_seed(rest.get("seed", 0))
     rest["cache"] = None if rest.get("cache") is None else Path(rest["cache"])
-    read = Reading(
-        class_names,
-        rest.get("channels"),
-        None if preprocess is None else Preprocess.of(preprocess),
-        rest.get("shuffle"),
-        rest.get("skip_bad", False),
-        cache=True,
-    )
-    return method, execution, read, rest
+    cropped = None if preprocess is None else Preprocess.of(preprocess)
+    how = rest.get("channels"), cropped, rest.get("shuffle"), rest.get("skip_bad", False)
+    return method, execution, Reading(class_names, *how, cache=True), rest
 
 
-def _check(run: Run, policies: dict[str, Policy]) -> tuple[Trial, dict[str, Policy]]:
+def _prepared(
+    model: object, images: Any, labels: Any, wanted: Wanted
+) -> tuple[Run, Trial, dict[str, Policy]]:
+    """Prepare the run, with views of the photograph if the images are photographs, and try it.
+
+    Returns:
+        The run, what a few images show, and the candidates for such images.
+    """
+    read = wanted.reading
+    rest = wanted.options
+    how = wanted.execution, rest.get("seed", 0), "stratified", rest.get("origin")
+    quick = rest.get("effort") == "quick"
+    find = partial(candidates, wanted.policy, wanted.budget, wanted.method, quick=quick)
+    size = read.preprocess and read.preprocess.input_size
+    fills = read.preprocess and read.preprocess.fills and size and min(size) >= PHOTOGRAPH
+    policies = find("file" if fills else "small")  # a mistake need not wait
+    terms = dict.fromkeys(term for one in policies.values() for term in one.photographs)
+    views = replace(read, preprocess=showing(read.preprocess, tuple(terms)))
+    try:
+        run = prepared(model, images, labels, views, *how)
+    except CroppedAlready:
+        if len(policies) == 1:
+            raise
+        run = prepared(model, images, labels, read, *how)
+    image = next(run.source.read([[0]])).pixels
+    if sheet := sheet_of(run.source.preprocess):
+        image = sheet.crop(image)
+    else:
+        policies = find(kind := kind_of(image))
+        if kind == "photograph" and len(policies) > 1:
+            advise(NOT_PHOTOGRAPHS)
+    trial, policies = _checked(run, fitting(policies, image))
+    return *_in_faster_layout(run, trial, wanted), policies
+
+
+def _checked(run: Run, policies: dict[str, Policy]) -> tuple[Trial, dict[str, Policy]]:
     """Check all that is given against itself, and against the network's answers to eight images.
 
     Returns:
@@ -249,46 +245,30 @@ def _check(run: Run, policies: dict[str, Policy]) -> tuple[Trial, dict[str, Poli
     return trial, policies
 
 
-def _in_faster_layout(run: Run, trial: Trial, cache: Path | None) -> tuple[Run, Trial]:
+def _in_faster_layout(run: Run, trial: Trial, wanted: Wanted) -> tuple[Run, Trial]:
     """Use the memory layout that was asked for, that of a resumed run, or the faster one."""
-    execution = run.execution
-    if execution.channels_last is not None or execution.engine:
+    if (found := faster_layout(run.network, trial.pixels, run.execution)) is None:
         return run, trial
-    if (found := faster_layout(run.network, trial.pixels, execution)) is None:
-        return run, trial
-    earlier = {} if cache is None else settings_of(cache / FIRST)
-    last = earlier.get("channels_last", found[0]) is True
-    run = replace(run, execution=replace(execution, channels_last=last))
-    return run, replace(trial, seconds=found[1])
+    last, seconds = found
+    if cache := wanted.options["cache"]:
+        last = settings_of(cache / FIRST).get("channels_last", last) is True
+    execution = replace(run.execution, channels_last=last)
+    return replace(run, execution=execution), replace(trial, seconds=seconds)
 
 
-def _time(run: Run, trial: Trial, most: int, rehearse: bool | Iterable[int]) -> timedelta:
-    """Estimate the time of reading, showing and answering the images."""
+def _chosen(run: Run, trial: Trial, policies: Mapping[str, Policy], wanted: Wanted) -> Choice:
+    """Record the images, their rehearsals and views, and choose a policy."""
+    progress = run.execution.progress
+    passes = 0
     images = run.source.count or 0
-    passes = most - images * (rehearse is True)  # the last of three severities is rarely needed
+    cache = wanted.options["cache"]
     workers = run.execution.workers
+    most = most_passes(images, policies, wanted.rehearse)
+    expected = most - images * (wanted.rehearse is True)  # the last severity is rarely needed
     reading = images * trial.reading / (cores() if workers == "auto" else max(workers, 1))
-    showing = (passes - images) * trial.showing
-    return timedelta(seconds=ceil(reading + showing + passes * trial.seconds))
-
-
-def _calibrated(
-    run: Run,
-    trial: Trial,
-    policies: Mapping[str, Policy],
-    wanted: Wanted,
-    about: Mapping[str, str],
-) -> CalibratedClassifier:
-    """Record, choose a policy, fit the method to all images, and wrap it."""
-    method, cache, rehearse = wanted.method, wanted.options["cache"], wanted.rehearse
-    progress, passes = run.execution.progress, 0
-    most = most_passes(run.source.count or 0, policies, rehearse)
-    time = _time(run, trial, most, rehearse)
-    title = f"recording views, at most {most:,} passes, about {time}"
-    methods = dict.fromkeys(policies, method)
-    if method.needs_views and NO_VIEWS in methods:
-        methods[NO_VIEWS] = TemperatureScaling()
-    with bar(title, most, shown=progress is True) as tell:
+    seconds = reading + (expected - images) * trial.showing + expected * trial.seconds
+    about = f"at most {most:,} passes, about {timedelta(seconds=ceil(seconds))}"
+    with bar(f"recording views, {about}", most, shown=progress is True) as tell:
 
         def count(more: int) -> None:
             nonlocal passes
@@ -298,11 +278,20 @@ def _calibrated(
                 progress(more)
 
         run = replace(run, execution=replace(run.execution, progress=count))
-        base = run.record(Policy(()), rehearse, about, cache and cache / FIRST, checks=False)
+        base = run.record(Policy(()), wanted.rehearse, cache and cache / FIRST, checks=False)
         look_over(base, run.source)
-        name, record, answers, judged = choose(Recorder(run, base, cache), policies, methods)
-    seen, labels = record.predictions, record.require_labels()
-    calibrator = methods[name].fit(seen, labels)
+        recorder = Recorder(run, base, cache)
+        return choose(recorder, policies, methods_for(policies, wanted.method))
+
+
+def _wrapped(
+    run: Run, policies: Mapping[str, Policy], wanted: Wanted, choice: Choice
+) -> CalibratedClassifier:
+    """Fit the method to all images, and put everything together."""
+    name, record, answers, judged = choice
+    seen = record.predictions
+    labels = record.require_labels()
+    calibrator = methods_for(policies, wanted.method)[name].fit(seen, labels)
     policy = used_views(policies[name], calibrator)
     groups = families_of(seen.rehearsals, run.source.places(range(len(record))), run.seed)
     held_out = HeldOut.of(answers.confidence, answers.probs.argmax(dim=1), labels)
@@ -311,7 +300,7 @@ def _calibrated(
         calibrator,
         policy,
         image_shape=run.image_shape,
-        class_names=trial.labelling.classes,
+        class_names=run.labelling.settled(seen.classes).classes,
         summary=summarise(calibrator, policy, record, answers.probs, judged),
         preprocess=run.source.preprocess,
         reference=Reference.of(calibrator, seen, labels, groups),

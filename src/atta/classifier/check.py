@@ -7,7 +7,6 @@ Nothing is run: of a .pt2 file or a checkpoint, which can contain code, only che
 import json
 import os
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,19 +54,15 @@ def check(path: str | os.PathLike[str]) -> Found:
         if not named(path).exists():
             raise InputError(f"there is no file or folder {path}")
         kind = _folder_kind(path) if path.is_dir() else _file_kind(path)
-        if kind not in _LOOKS:
-            return Found(path, UNKNOWN, fault=kind)
-        about, sealed = _LOOKS[kind](path)
+        about, sealed = _read(path, kind)
     except (InputError, OSError) as error:
         fault = first_line(error).removeprefix(f"{path} ").removeprefix(f"{path}: ")
         return Found(path, kind, fault=fault)
     return Found(path, kind, about, sealed=sealed)
 
 
-# ---- what it is: a key of _LOOKS, or why it is none of them
-
-
 def _folder_kind(path: Path) -> str:
+    """Return what a folder is, by the files in it."""
     kinds = {
         archive.ABOUT: "classifier",
         INDEX: "record in a folder",
@@ -75,56 +70,80 @@ def _folder_kind(path: Path) -> str:
         "model.safetensors": "training",
         "checkpoint.pt": "training",
     }
-    unknown = f"without {archive.ABOUT}, {INDEX}, run.json or model.safetensors in it"
-    return next((kind for name, kind in kinds.items() if (path / name).exists()), unknown)
+    for name, kind in kinds.items():
+        if (path / name).exists():
+            return kind
+    raise InputError(f"without {archive.ABOUT}, {INDEX}, run.json or model.safetensors in it")
 
 
 def _file_kind(path: Path) -> str:
+    """Return what a file is, by its name, its first bytes and its header."""
     if path.suffix in (".pt2", ".onnx"):
         return f"graph, {path.suffix}"
     with path.open("rb") as file:
         start = file.read(9)
     if start[:2] == b"PK":
-        return "an archive that may hold pickles"
+        raise InputError("an archive that may hold pickles")
     if start[8:] != b"{":
-        return "results" if start.lstrip()[:1] == b"{" else f"it begins with {start!r}"
+        if start.lstrip()[:1] == b"{":
+            return "results"
+        raise InputError(f"it begins with {start!r}")
     header = read_header(path)
+    if "format" not in header:
+        # A record of `atta collect` has the key "atta", too, as a trained network has.
+        return "trained network" if "atta" in header and "kinds" not in header else "record"
     formats = {archive.FORMAT: "classifier", CALIBRATOR: "calibrator"}
-    if "format" in header:
-        return formats.get(header["format"], f"its format is {header['format']!r}")
-    # A record of `atta collect` has the key "atta", too, as a trained network has.
-    return "trained network" if "atta" in header and "kinds" not in header else "record"
+    if header["format"] not in formats:
+        raise InputError(f"its format is {header['format']!r}")
+    return formats[header["format"]]
 
 
-# ---- whether it is complete: a word about it, and whether a checksum says so
+def _read(path: Path, kind: str) -> tuple[str, bool]:
+    """Read it whole; return a word about it, and whether a checksum says that it is complete."""
+    match kind:
+        case "record":
+            text = repr(Record.load(path).predictions).removeprefix("Predictions(")
+            return text.removesuffix(")"), _sealed(path)
+        case "record in a folder":
+            return check_folder(path), True
+        case "unfinished record":
+            try:
+                json.loads((path / "run.json").read_text(encoding="utf-8"))
+            except ValueError as error:
+                raise InputError(f"is damaged: run.json cannot be read ({error})") from None
+            shards = sorted(path.glob(SHARDS))
+            for shard in shards:
+                read_tensors(shard)
+            return f"{len(shards)} shards", all(map(_sealed, shards))
+        case "calibrator":
+            return calibrators.load(path).extra_repr(), _sealed(path)
+        case "classifier":
+            about, parts = archive.read(path)
+            if "calibrator" not in parts:
+                raise InputError("is damaged: it has no calibrator")
+            calibrators.restore(*parts["calibrator"], path=path)
+            words = f"{about.get('method')}, {about.get('classes')} classes, {about.get('policy')}"
+            return words, True
+        case "results":
+            rows = f"{len(Results.load(path))} rows"
+            return rows, "digest" in json.loads(path.read_text(encoding="utf-8"))
+        case "graph, .onnx":
+            return f"{open_graph(path).classes} classes", False
+        case "graph, .pt2":
+            return _zip(path, "not opened")
+        case _:
+            return _training(path)
 
 
 def _sealed(path: Path) -> bool:
     return DIGEST in read_header(path)
 
 
-def _record(path: Path) -> tuple[str, bool]:
-    text = repr(Record.load(path).predictions)
-    return text.removeprefix("Predictions(").removesuffix(")"), _sealed(path)
-
-
-def _classifier(path: Path) -> tuple[str, bool]:
-    about, parts = archive.read(path)
-    if "calibrator" not in parts:
-        raise InputError("is damaged: it has no calibrator")
-    calibrators.restore(*parts["calibrator"], path=path)
-    return f"{about.get('method')}, {about.get('classes')} classes, {about.get('policy')}", True
-
-
-def _results(path: Path) -> tuple[str, bool]:
-    rows = f"{len(Results.load(path))} rows"
-    return rows, "digest" in json.loads(path.read_text(encoding="utf-8"))
-
-
 def _training(path: Path) -> tuple[str, bool]:
-    """A trained network, or a folder with one, finished or not."""
+    """Read a trained network, or a folder with one, finished or not."""
     if path.is_dir():
-        folder, path = path, path / "model.safetensors"
+        folder = path
+        path = path / "model.safetensors"
         if not path.is_file():
             return _zip(folder / "checkpoint.pt", "not finished")
     tensors, header = read_tensors(path)
@@ -133,17 +152,6 @@ def _training(path: Path) -> tuple[str, bool]:
     except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise InputError(f"is damaged: it says nothing of its training ({error})") from None
     return f"{name}, {len(tensors)} tensors", _sealed(path)
-
-
-def _shards(path: Path) -> tuple[str, bool]:
-    try:
-        json.loads((path / "run.json").read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"is damaged: run.json cannot be read ({error})") from None
-    shards = sorted(path.glob(SHARDS))
-    for shard in shards:
-        read_tensors(shard)
-    return f"{len(shards)} shards", all(map(_sealed, shards))
 
 
 def _zip(path: Path, about: str) -> tuple[str, bool]:
@@ -156,17 +164,3 @@ def _zip(path: Path, about: str) -> tuple[str, bool]:
     if wrong is not None:
         raise InputError(f"is damaged: the checksum of {wrong} does not fit")
     return about, True
-
-
-_LOOKS: dict[str, Callable[[Path], tuple[str, bool]]] = {
-    "record": _record,
-    "record in a folder": lambda path: (check_folder(path), True),
-    "calibrator": lambda path: (calibrators.load(path).extra_repr(), _sealed(path)),
-    "classifier": _classifier,
-    "results": _results,
-    "trained network": _training,
-    "training": _training,
-    "unfinished record": _shards,
-    "graph, .pt2": lambda path: _zip(path, "not opened"),
-    "graph, .onnx": lambda path: (f"{open_graph(path).classes} classes", False),
-}

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from atta._base.errors import InputError
-from atta.calibrators import Method
+from atta.calibrators import Method, TemperatureScaling
 from atta.calibrators.base import ViewMethod
 from atta.calibrators.convex import GuardedMethod
 from atta.calibrators.crossval import Candidate, HeldAnswers, held_out, rank
@@ -53,8 +53,7 @@ RIVALS: Mapping[Kind, Sequence[str]] = {
 Networks for photographs are mostly trained on random crops, those for small images on shifted ones;
 digits and letters must not be mirrored. Nothing is turned or flipped vertically.
 """
-ROUNDS = (100, 200, 400)  # images that a round records
-PARTS = (2, 4, 4)  # a round needs so many times as many images
+ROUNDS = {100: 2, 200: 4, 400: 4}  # images that a round records, of so many times as many
 CLEAR = 2  # standard errors by which a rival wins a round
 Term: TypeAlias = tuple[View, int]
 """A view and how often it is repeated."""
@@ -136,12 +135,21 @@ def candidates(
     return found
 
 
+def methods_for(policies: Iterable[str], method: Method) -> dict[str, Method]:
+    """Return the method of each candidate: temperature scaling for the one without views."""
+    methods = dict.fromkeys(policies, method)
+    if method.needs_views and NO_VIEWS in methods:
+        methods[NO_VIEWS] = TemperatureScaling()
+    return methods
+
+
 def fitting(policies: Mapping[str, Policy], image: Tensor) -> dict[str, Policy]:
     """Return the policies whose views can be made of such an image and have its size.
 
     If there are none, return all: the first run says what is wrong with them.
     """
-    pixels, found = as_pixels(image, torch.float32), dict[str, Policy]()
+    pixels = as_pixels(image, torch.float32)
+    found = dict[str, Policy]()
     for name, policy in policies.items():
         with suppress(InputError):
             terms = tuple(term for term in policy.terms if not term[0].photograph)
@@ -158,7 +166,7 @@ def rounds(images: int, policies: Mapping[str, Policy]) -> list[int]:
     """Return how many images the rounds record, if there is a choice and enough of them."""
     if sum(bool(policy.terms) for policy in policies.values()) < 2:
         return []
-    return [size for size, part in zip(ROUNDS, PARTS, strict=True) if images >= part * size]
+    return [size for size, times in ROUNDS.items() if images >= times * size]
 
 
 def most_passes(
@@ -195,8 +203,10 @@ class Recorder:
         Stratified numbers depend on the number of repeats, so that views that policies repeat
         differently are recorded separately.
         """
-        logits, source = self.base.predictions.logits, self.run.source
-        layers, seen = defaultdict[int, list[Term]](list), Counter[str]()
+        logits = self.base.predictions.logits
+        source = self.run.source
+        layers = defaultdict[int, list[Term]](list)
+        seen = Counter[str]()
         for term in _terms(policies).values():
             layers[seen[term[0].name]].append(term)  # a policy has each view once
             seen[term[0].name] += 1
@@ -232,14 +242,22 @@ def choose(
     recorder: Recorder, policies: Mapping[str, Policy], methods: Mapping[str, Method]
 ) -> Choice:
     """Record in rounds, and choose: the first policy, unless another is significantly better."""
-    labels, images = recorder.base.require_labels(), len(recorder.base)
+    labels = recorder.base.require_labels()
+    images = len(recorder.base)
     confidence = recorder.base.predictions.logits.softmax(dim=-1).amax(dim=-1)
-    order, out = confidence.argsort(stable=True), dict[str, Candidate]()
-    left, sizes = list(policies), [*rounds(images, policies), images]
+    order = confidence.argsort(stable=True)
+    out = dict[str, Candidate]()
+    left = list(policies)
+    sizes = [*rounds(images, policies), images]
     while sizes:
         size, *sizes = sizes
         rows = order[:size].sort().values
-        left = [name for name in left if policies[name].terms] if sizes else _free(left, policies)
+        if sizes:
+            left = [name for name in left if policies[name].terms]
+        else:  # and all policies that need no other views: they cost nothing
+            there = _terms(policies[name] for name in left).keys()
+            free = [name for name, one in policies.items() if _terms([one]).keys() <= there]
+            left = list(dict.fromkeys([*left, *free]))
         recorder.extend((policies[name] for name in left), rows)
         seen = {name: recorder.record(policies[name], rows).predictions for name in left}
         answers = {name: held_out(methods[name], seen[name], labels[rows]) for name in left}
@@ -255,13 +273,6 @@ def choose(
     others = [one for name, one in out.items() if name not in left]
     others.sort(key=lambda one: (-one.images, one.above))
     return Choice(best, recorder.record(policies[best]), answers[best], [*judged, *others])
-
-
-def _free(names: Sequence[str], policies: Mapping[str, Policy]) -> list[str]:
-    """Return these policies and all others that need only their views: those cost nothing."""
-    there = _terms(policies[name] for name in names).keys()
-    free = (name for name, policy in policies.items() if _terms([policy]).keys() <= there)
-    return list(dict.fromkeys([*names, *free]))
 
 
 def _terms(policies: Iterable[Policy]) -> dict[tuple[str, int], Term]:

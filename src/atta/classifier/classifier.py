@@ -54,8 +54,9 @@ from atta.run.runner import (
     without_autocast,
 )
 
-CACHED = 1 << 20  # pixels made at once on a CPU: larger views are faster one by one
-LEAST_ROWS, CHANNELS = 8, 64
+SMALL = 128  # pixels of a side that tell if a network for any size works
+LEAST_ROWS = 8
+CHANNELS = 64
 """Several views share a pass as long as that saves more than it costs.
 
 A pass reads the weights once, and its activations, about CHANNELS numbers per pixel, have to fit
@@ -70,6 +71,11 @@ class _Answer(NamedTuple):
     logits: Tensor
     views: dict[str, Tensor]
     passes: Tensor | None = None
+
+    @property
+    def base(self) -> Tensor:
+        """The probabilities of the network itself."""
+        return guard_class(self.logits.softmax(dim=-1), self.logits)
 
 
 class CalibratedClassifier(Adaptable, Exportable, OnHub):
@@ -128,9 +134,13 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
         self.model = self._adapted(model)
         self.calibrator = calibrator.to(device_of(self.model))
         self.image_shape = _input_shape(image_shape, self.preprocess)
-        self.classes, self.class_names = calibrator.classes, tuple(map(str, class_names))
-        self.summary, self.reference, self.conformity = summary, reference, conformity
-        self.kept, self.second = kept, kept.second
+        self.classes = calibrator.classes
+        self.class_names = tuple(map(str, class_names))
+        self.summary = summary
+        self.reference = reference
+        self.conformity = conformity
+        self.kept = kept
+        self.second = kept.second
         self.views = self._rendered().to(device_of(self.model))
         weights = sum(each.numel() for each in self.model.parameters())
         rows = weights // (CHANNELS * self.image_shape[1] * self.image_shape[2])
@@ -156,7 +166,10 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
         Raises:
             InputError: The model fails on such an image, or has other classes than the calibrator.
         """
-        blank = torch.zeros(1, *self.image_shape, device=device_of(self))
+        channels, *sides = self.image_shape
+        if self.any_size:
+            sides = [min(side, SMALL) for side in sides]
+        blank = torch.zeros(1, channels, *sides, device=device_of(self))
         check_takes(self.model, self.views.crop(blank).shape[1:], self.calibrator.classes)
         self.graph(self._validated(blank))
 
@@ -172,34 +185,32 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
 
     def graph(self, images: Tensor) -> tuple[Tensor, ...]:
         """Return what a graph returns (`export.OUTPUTS`) without looking at values."""
-        pixels = as_pixels(images, dtype_of(self.model))
-        found = self._logits(pixels, (IMAGE, *self.calibrator.kinds), most=self.policy.passes)
-        answer = _Answer(found.pop(IMAGE)[:, 0], found)
-        base = guard_class(answer.logits.softmax(dim=-1), answer.logits)
+        answer = self._all_views(as_pixels(images, dtype_of(self.model)), self.policy.passes)
         probs = self._calibrated(answer)
         confidence, answered = self._certain(answer, probs)
-        return probs, base, confidence, *(() if answered is None else (answered,))
+        return probs, answer.base, confidence, *(() if answered is None else (answered,))
 
     @torch.no_grad()
     def details(self, images: Any) -> Details:
         """Return what the answer to each image is made of."""
         answer = self._answer(self._validated(images))
-        logits, calibrator, passes = answer.logits, self.calibrator, answer.passes
+        logits = answer.logits
+        calibrator = self.calibrator
+        passes = answer.passes
         probs = _checked(self._calibrated(answer), logits)
         start = fused = share = None
         if isinstance(calibrator, ViewBlend | AverageBlend):
             start, fused = calibrator.parts(logits, answer.views)
-            limit, step = calibrator.limit.to(start), calibrator.step
+            limit = calibrator.limit.to(start)
+            step = calibrator.step
             share = largest_share(start, fused, limit, step=step, first=leader(logits))
             if not calibrator.keeps_class:
                 share = torch.ones_like(share)
         views = {name: view.softmax(dim=-1) for name, view in answer.views.items()}
         if passes is None:
             passes = torch.full(probs.shape[:1], self.passes, device=probs.device)
-        base = guard_class(logits.softmax(dim=-1), logits)
-        return Details(
-            probs, *self._certain(answer, probs), base, fused, share, views, passes, start
-        )
+        confidence, answered = self._certain(answer, probs)
+        return Details(probs, confidence, answered, answer.base, fused, share, views, passes, start)
 
     @torch.no_grad()
     def shown(self, images: Any) -> list[Shown]:
@@ -212,8 +223,9 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
         """Mean number of passes per image so far; before any image, the expected number."""
         if self.images_seen:
             return self.passes_run / self.images_seen
-        alike = self.summary is not None and self.second is None
-        return self.summary.passes if alike and self.summary else float(self.passes)
+        if self.summary is None or self.second is not None:
+            return float(self.passes)
+        return self.summary.passes
 
     @property
     def passes(self) -> int:
@@ -229,8 +241,9 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
         self, fn: Callable[[Tensor], Tensor], recurse: bool = True
     ) -> "CalibratedClassifier":
         """Cast and move the network; views and calibrator move with it, in their own precision."""
-        for network in (self.model, *([] if self.second is None else [self.second])):
-            network._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for network in (self.model, self.second):
+            if network is not None:
+                network._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
         def moved(tensor: Tensor) -> Tensor:
             return tensor.to(fn(tensor.new_empty(0)).device)
@@ -290,7 +303,8 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
 
     def _answer(self, pixels: Tensor) -> _Answer:
         """Run the network on the images and on the views that they need."""
-        n, repeats = pixels.shape[0], self.policy.repeats
+        n = pixels.shape[0]
+        repeats = self.policy.repeats
         if n == 0:  # many networks fail on an empty batch
             logits = pixels.new_zeros(0, self.calibrator.classes)
             counts = repeats | {STATISTICS: 1}
@@ -298,19 +312,22 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
             return _Answer(logits, views)
         rows = self.rows_on_cpu if pixels.device.type == "cpu" else batch_size(None, pixels.device)
         most = max(1, rows // n)
-        if self.calibrator.gated:
-            answer = self._stage_by_stage(pixels, most)
-        else:
-            views = self._logits(pixels, (IMAGE, *self.calibrator.kinds), most)
-            answer = _Answer(views.pop(IMAGE)[:, 0], views)
-        every, passes = n * self.passes, answer.passes
+        run = self._stage_by_stage if self.calibrator.gated else self._all_views
+        answer = run(pixels, most)
         self.images_seen += n
-        self.passes_run += every if passes is None else int(passes.sum())
+        self.passes_run += n * self.passes if answer.passes is None else int(answer.passes.sum())
         return answer
+
+    def _all_views(self, pixels: Tensor, most: int) -> _Answer:
+        """Run the network on the images and on all of their views."""
+        views = self._logits(pixels, (IMAGE, *self.calibrator.kinds), most)
+        return _Answer(views.pop(IMAGE)[:, 0], views)
 
     def _stage_by_stage(self, pixels: Tensor, most: int) -> _Answer:
         """Run the views of each stage only for images that need them; count all passes."""
-        n, repeats, device = pixels.shape[0], self.policy.repeats, pixels.device
+        n = pixels.shape[0]
+        repeats = self.policy.repeats
+        device = pixels.device
         logits = self._logits(pixels, (IMAGE,), most)[IMAGE][:, 0]
         views: dict[str, Tensor] = {}
         passes = torch.ones(n, dtype=torch.int64, device=device)
@@ -359,8 +376,6 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
 
     def _shown(self, pixels: Tensor, kinds: Sequence[str], most: int) -> Iterator[Shown]:
         """Yield each repeat of these kinds of view, made up to `most` at once."""
-        if pixels.device.type == "cpu" and not torch.compiler.is_compiling():
-            most = min(most, max(1, CACHED // max(1, pixels.numel())))
         passes = [(IMAGE, 0)] if IMAGE in kinds else []
         passes += self.views.passes(kind for kind in kinds if kind not in (IMAGE, STATISTICS))
         for start in range(0, len(passes), most):

@@ -11,6 +11,7 @@
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
 
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from atta._base.display import counted
 from atta._base.errors import InputError
+from atta._base.types import Labels, PerImage, Probs
 from atta.calibrators import Vanilla
 from atta.calibrators.conformal import ConformalSets
 from atta.calibrators.hedged import hedge
@@ -297,9 +299,9 @@ class Estimator(Archived):
             self.image_shape,
             cache=skip_bad,  # which reads the images twice
         )
-        run, about = prepared(self.model, images, labels, read, execution, 0, "stratified")
-        about |= dict(rest.get("origin") or {})
-        record = run.record(self.policy, rehearse, about, checks=rest.get("checks", False))
+        how = execution, 0, "stratified", rest.get("origin")
+        run = prepared(self.model, images, labels, read, *how)
+        record = run.record(self.policy, rehearse, checks=rest.get("checks", False))
         if self.kept.second is None:
             return record
         if run.source.once:
@@ -332,6 +334,12 @@ class Estimator(Archived):
         split_options("evaluate", options, Estimator.record, CollectOptions)
         options.setdefault("checks", True)
         record = self.record(images, labels, **options)
+        return self._measured(record, partial(by_confidence, simplex=self.on_simplex))
+
+    def _measured(
+        self, record: Record, others: Callable[[Probs, Labels, PerImage], Mapping[str, float]]
+    ) -> dict[str, dict[str, float]]:
+        """Measure the network and the classifier on a labelled record, by `others`, too."""
         if (known := record.labels) is None:
             raise InputError(NO_LABELS)
         vanilla = Vanilla().fit(record.predictions, known)
@@ -343,7 +351,7 @@ class Estimator(Archived):
                 confidence = probs.amax(dim=1)
             found[one.method.name] = {
                 **evaluate(probs, known, simplex=self.on_simplex),
-                **by_confidence(probs, known, confidence, simplex=self.on_simplex),
+                **others(probs, known, confidence),
             }
         return found
 

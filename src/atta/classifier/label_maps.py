@@ -29,13 +29,9 @@ FULL = 65535
 
 def palette(classes: int) -> np.ndarray:
     """Return a colour for each class, (classes, 3) bytes: those of Pascal VOC."""
-    number, colours = np.arange(classes), np.zeros((classes, 3), np.uint8)
-    for bit in range(8):
-        for channel in range(3):
-            colours[:, channel] |= ((number >> (3 * bit + channel) & 1) << (7 - bit)).astype(
-                np.uint8
-            )
-    return colours
+    places = 3 * np.arange(8)[:, None] + np.arange(3)
+    bits = np.arange(classes)[:, None, None] >> places & 1
+    return np.packbits(bits, axis=1)[:, 0]
 
 
 def names_of(files: Sequence[Place]) -> list[Path]:
@@ -59,11 +55,10 @@ def write_maps(maps: Maps, folder: Path, name: Path, classes: int) -> None:
     """Write the label map and the confidence map of an image, each whole or not at all."""
     from PIL import Image
 
-    if classes <= 256:
-        labels = Image.fromarray(maps.labels.numpy().astype(np.uint8), "P")
+    few = classes <= 256
+    labels = Image.fromarray(maps.labels.numpy().astype(np.uint8 if few else np.uint16))
+    if few:
         labels.putpalette(palette(256).tobytes())
-    else:
-        labels = Image.fromarray(maps.labels.numpy().astype(np.uint16))
     sure = (maps.confidence.double() * FULL).round().numpy().astype(np.uint16)
     for kind, picture in (("labels", labels), ("confidence", Image.fromarray(sure))):
         path = folder / kind / name

@@ -6,9 +6,18 @@
 Views are run one after the other and added up as they come, so that memory does not grow with their
 number. The calibrator works on a tile of pixels at a time (TILES). No pixel changes its label:
 **argmax(probs) == argmax(logits)**, pixel by pixel, for every calibrator that keeps the class.
+
+`atta.calibrate` comes here if it is given masks (`calibrate_segmenter`):
+
+sample      random labelled pixels of each image, in the views of all candidates and degraded
+choose      the policy with the fewest passes that is as good as the best, on images left out
+fit         the method, on the pixels of all images
+wrap        `CalibratedSegmenter`
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -17,24 +26,31 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from atta._base.errors import InputError
-from atta._base.types import Logits, Probs
-from atta.calibrators import Calibrator, Vanilla, ViewBlend
-from atta.classifier.classifier import CalibratedClassifier
+from atta._base.types import Logits
+from atta.calibrators import Calibrator, Method, ViewBlend
+from atta.calibrators.crossval import check_folds, held_out, rank
+from atta.calibrators.hedged import hedge
+from atta.calibrators.shift import Reference
+from atta.classifier.archive import Kept
+from atta.classifier.choice import NO_VIEWS, candidates, methods_for
+from atta.classifier.classifier import CalibratedClassifier, used_views
 from atta.classifier.estimator import Answering
+from atta.classifier.summary import summarise
 from atta.data.batched import BatchedViews
-from atta.data.corruptions import rehearsed
+from atta.data.corruptions import families_of
 from atta.data.items import Channels
+from atta.data.labels import Reading
 from atta.data.segmentation import IGNORED, LogitMaps, Scenes, check_inverses, scenes
 from atta.data.views import Policy
 from atta.functional import guard_class
-from atta.metrics.scores import evaluate, map_scores
-from atta.networks.adapters import Dense, as_dense
-from atta.networks.borrowing import device_of, dtype_of
+from atta.metrics.scores import map_scores
+from atta.networks.adapters import Dense, as_dense, fitted
+from atta.networks.borrowing import class_names_of, device_of, dtype_of
 from atta.record.predictions import Predictions, Record
-from atta.run.checks import NO_LABELS
-from atta.run.collect import STREAM_SEVERITIES, CollectOptions
+from atta.run.checks import look_over
+from atta.run.collect import CollectOptions, degraded
 from atta.run.pixels import PIXELS, PixelRun, Sampled, passes
-from atta.run.runner import IMAGE, as_pixels, split_options, without_autocast
+from atta.run.runner import IMAGE, Execution, as_pixels, split_options, without_autocast
 
 TILES = {"cpu": 1 << 16, "cuda": 1 << 18}
 """Pixels that the calibrator maps at once: they fit the caches, or keep a GPU busy."""
@@ -99,8 +115,9 @@ class CalibratedSegmenter(CalibratedClassifier):
         n, _, h, w = pixels.shape
         probs = pixels.new_empty(n, self.calibrator.classes, h, w, dtype=torch.float32)
         for image, out in zip(pixels, probs, strict=True):
-            flat, start = out.flatten(1), 0
-            for part, *_ in self._tiles(image[None]):
+            flat = out.flatten(1)
+            start = 0
+            for _, part in self._tiles(image[None]):
                 flat[:, start : start + len(part)] = part.T
                 start += len(part)
         return probs
@@ -110,7 +127,8 @@ class CalibratedSegmenter(CalibratedClassifier):
         pixels = as_pixels(images, dtype_of(self.model))
         calibrator, own, maps = self._run(pixels)
         n, k, h, w = own.shape
-        rows, views = _rows(own.flatten(2)), {kind: _rows(x) for kind, x in maps.items()}
+        rows = _rows(own.flatten(2))
+        views = {kind: _rows(x) for kind, x in maps.items()}
         probs = calibrator.calibrate(rows, views)
         base = guard_class(rows.softmax(dim=-1), rows)
         sure = calibrator.certainty(rows, views).reshape(n, h, w)
@@ -133,7 +151,7 @@ class CalibratedSegmenter(CalibratedClassifier):
         images = self._validated(pixels[None].to(device_of(self)))
         parts = [
             (logits.argmax(dim=1), sure, logits.softmax(dim=1).amax(dim=1))
-            for _, logits, sure in self._tiles(images, sure=True)
+            for logits, sure in self._tiles(images, sure=True)
         ]
         size = images.shape[2:]
         return Maps(*(torch.cat(part).reshape(size).cpu() for part in zip(*parts, strict=True)))
@@ -146,8 +164,7 @@ class CalibratedSegmenter(CalibratedClassifier):
             channels: Where arrays have their channels.
             how: Nothing else.
         """
-        split_options("predict", how, CalibratedSegmenter.maps, CollectOptions)
-        return _stacked(one.labels for one in self.maps(images, channels=channels))
+        return self._stacked("predict", lambda one: one.labels, images, channels, how)
 
     def confidence(self, images: Any, *, channels: Channels = None, **how: Any) -> np.ndarray:
         """Return the probability (n, h, w) that the label of a pixel is right.
@@ -157,8 +174,25 @@ class CalibratedSegmenter(CalibratedClassifier):
             channels: Where arrays have their channels.
             how: Nothing else.
         """
-        split_options("confidence", how, CalibratedSegmenter.maps, CollectOptions)
-        return _stacked(one.confidence for one in self.maps(images, channels=channels))
+        return self._stacked("confidence", lambda one: one.confidence, images, channels, how)
+
+    def _stacked(
+        self,
+        called: str,
+        part: Callable[[Maps], Tensor],
+        images: Any,
+        channels: Channels,
+        how: Mapping[str, Any],
+    ) -> np.ndarray:
+        """Stack maps of one size."""
+        split_options(called, how, CalibratedSegmenter.maps, CollectOptions)
+        found = [part(one) for one in self.maps(images, channels=channels)]
+        if len({one.shape for one in found}) > 1:
+            raise InputError(
+                "expected images of one size, got several: take one after the other from "
+                "segmenter.maps(images)"
+            )
+        return torch.stack(found).numpy()
 
     def record(
         self,
@@ -178,45 +212,20 @@ class CalibratedSegmenter(CalibratedClassifier):
             rehearse: Also record degraded images.
             **options: `SegmenterOptions`: `pixels`, `ignore_index`, `device`, ...
         """
-        return self._sampled(images, labels, channels, rehearse, options).record
+        return self._sampled(scenes(images, labels, channels), rehearse, options).record
 
     def _sampled(
-        self,
-        images: Any,
-        labels: Any,
-        channels: Channels,
-        rehearse: bool | Iterable[int],
-        options: Mapping[str, Any],
+        self, images: Scenes, rehearse: bool | Iterable[int], options: Mapping[str, Any]
     ) -> Sampled:
         options = {"progress": False, **options}
-        execution, rest = split_options(
-            "record", options, CalibratedSegmenter.record, SegmenterOptions
-        )
-        found = scenes(images, labels, channels)
-        severities = STREAM_SEVERITIES if rehearse is True else rehearse or ()
-        pixels, ignored = rest.get("pixels", PIXELS), rest.get("ignore_index", IGNORED)
-        run = PixelRun(self.model, found, execution, pixels, ignored)
-        return run.record(self.policy, rehearsed(severities), dict(rest.get("origin") or {}))
+        own = CalibratedSegmenter.record
+        how, rest = split_options("record", options, own, SegmenterOptions)
+        return _sampled(self.model, images, how, self.policy, rehearse, rest)
 
     def _answers(self, images: Any, **how: Unpack[Answering]) -> Predictions:
         """Sample pixels of unlabelled images."""
         found = scenes(images, channels=how.pop("channels", None))
-        plain = Scenes(found.name, found.images, None, found.channels)
-        return self._sampled(plain, None, None, False, how).anywhere
-
-    def adapt(
-        self, images: Any, *, statistics: bool = False, **how: Unpack[Answering]
-    ) -> "CalibratedSegmenter":
-        """Return a segmenter adapted to unlabelled images: the same labels, lower confidence.
-
-        Args:
-            images: What `maps` takes, 8 images or more.
-            statistics: Only for classifiers.
-            how: `channels`, `batch_size`, `progress`.
-        """
-        if statistics:
-            raise InputError("statistics: expected a classifier of images, got a segmenter")
-        return super().adapt(images, **how)
+        return self._sampled(replace(found, masks=None), False, how).anywhere
 
     def evaluate(
         self,
@@ -235,31 +244,7 @@ class CalibratedSegmenter(CalibratedClassifier):
             The metrics of `atta.evaluate`, mIoU and the AUROC of the confidence as a detector of
             errors, under "vanilla" and under the name of the method.
         """
-        record = self.record(images, labels, **options)
-        if (known := record.labels) is None:
-            raise InputError(NO_LABELS)
-        vanilla = Vanilla().fit(record.predictions, known)
-        found = {}
-        for one in (vanilla, self.calibrator):
-            probs, sure = one(record.predictions), one.confidence(record.predictions)
-            found[one.method.name] = {
-                **evaluate(probs, known, simplex=self.on_simplex),
-                **map_scores(probs, known, sure),
-            }
-        return found
-
-    @torch.no_grad()
-    def check(self) -> None:
-        """Answer a small blank image, to find out if the parts fit together."""
-        c, *sides = self.image_shape
-        blank = torch.zeros(1, c, *(min(side, 128) for side in sides), device=device_of(self))
-        if (k := self.model(as_pixels(blank, dtype_of(self.model))).shape[1]) != (
-            classes := self.calibrator.classes
-        ):
-            raise InputError(
-                f"expected a model of {classes} classes, as the calibrator has, got one of {k}"
-            )
-        self.graph(self._validated(blank))
+        return self._measured(self.record(images, labels, **options), map_scores)
 
     # ---- one image -------------------------------------------------------------------------------
 
@@ -268,46 +253,37 @@ class CalibratedSegmenter(CalibratedClassifier):
 
         Views are (n, r, k, pixels).
         """
-        folded = _folded(self.calibrator)
-        if folded is None:
-            own, kept = None, dict[str, list[Tensor]]()
-            for view, _, logits in passes(self.model, pixels, self.policy):
-                if view == IMAGE:
-                    own = logits
-                else:
-                    kept.setdefault(view, []).append(logits.flatten(2))
-            assert own is not None
-            views = {kind: torch.stack(parts, dim=1) for kind, parts in kept.items()}
-            return self.calibrator, own, views
-        calibrator, weights = folded
-        own = total = None
-        for view, _, logits in passes(self.model, pixels, self.policy):
-            if view == IMAGE:
-                own = logits
-            if view not in weights:
-                continue
-            weight = (weights[view] / self.policy.repeats.get(view, 1)).to(logits)
-            more = logits * weight[:, None, None]
-            total = more if total is None else total.add_(more)
-        assert own is not None
-        assert total is not None
-        return calibrator, own, {SUM: total.flatten(2)[:, None]}
+        calibrator, weights = _folded(self.calibrator)
+        found = passes(self.model, pixels, self.policy)
+        total = None
+        kept = dict[str, list[Tensor]]()
+        first = next(found)
+        for view, _, logits in chain([first], found):
+            if view in weights:
+                weight = (weights[view] / self.policy.repeats.get(view, 1)).to(logits)
+                more = logits * weight[:, None, None]
+                total = more if total is None else total.add_(more)
+            elif view != IMAGE and not weights:
+                kept.setdefault(view, []).append(logits.flatten(2))
+        views = {kind: torch.stack(parts, dim=1) for kind, parts in kept.items()}
+        if total is not None:
+            views = {SUM: total.flatten(2)[:, None]}
+        return calibrator, first.logits, views
 
-    def _tiles(
-        self, pixels: Tensor, *, sure: bool = False
-    ) -> Iterator[tuple[Probs, Logits, Tensor]]:
-        """Yield probabilities, logits and, if asked for, confidence of one image, in tiles."""
+    def _tiles(self, pixels: Tensor, *, sure: bool = False) -> Iterator[tuple[Logits, Tensor]]:
+        """Yield logits and probabilities, or else confidence, of one image, in tiles."""
         calibrator, own, views = self._run(pixels)
-        flat, size = own[0].flatten(1), TILES.get(pixels.device.type, TILES["cpu"])
+        flat = own[0].flatten(1)
+        size = TILES.get(pixels.device.type, TILES["cpu"])
         if not torch.isfinite(flat).all():
             raise InputError("the model returns logits that are not finite for an image")
+        answer = calibrator.certainty if sure else calibrator.calibrate
         with without_autocast(pixels.device):
             for start in range(0, flat.shape[1], size):
                 part = slice(start, start + size)
                 rows = flat[:, part].T.contiguous()
                 seen = {kind: x[0, :, :, part].permute(2, 0, 1) for kind, x in views.items()}
-                probs = rows if sure else calibrator.calibrate(rows, seen)
-                yield probs, rows, calibrator.certainty(rows, seen) if sure else rows
+                yield rows, answer(rows, seen)
 
 
 def _rows(maps: Tensor) -> Tensor:
@@ -315,10 +291,13 @@ def _rows(maps: Tensor) -> Tensor:
     return maps.movedim(-1, 1).flatten(0, 1)
 
 
-def _folded(calibrator: Calibrator) -> tuple[Calibrator, dict[str, Tensor]] | None:
-    """Return the weight (k or 1) of each view, and the same calibrator for their weighted sum."""
+def _folded(calibrator: Calibrator) -> tuple[Calibrator, dict[str, Tensor]]:
+    """Return the same calibrator for a weighted sum of views, and the weight (k or 1) of each.
+
+    A calibrator that needs each view comes back as it is, without weights.
+    """
     if not isinstance(calibrator, ViewBlend) or calibrator.space != "logits":
-        return None
+        return calibrator, {}
     kinds = ((IMAGE,) if calibrator.itself else ()) + calibrator.kinds
     folded = ViewBlend(
         torch.ones_like(calibrator.weights[:1, :1]),
@@ -329,16 +308,104 @@ def _folded(calibrator: Calibrator) -> tuple[Calibrator, dict[str, Tensor]] | No
         step=calibrator.step,
         guarded=calibrator.guarded,
     )
-    folded.classes, folded.method = calibrator.classes, calibrator.method
+    folded.classes = calibrator.classes
+    folded.method = calibrator.method
     return folded, dict(zip(kinds, calibrator.weights, strict=True))
 
 
-def _stacked(maps: Iterable[Tensor]) -> np.ndarray:
-    """Stack maps of one size."""
-    found = list(maps)
-    if len({tuple(one.shape) for one in found}) > 1:
+# ---- calibrating ---------------------------------------------------------------------------------
+
+
+POLICIES = {
+    text: Policy.parse(text)
+    for text in (
+        "flip + scale-75 + scale-125",
+        "flip + scale-125",
+        "flip",
+        "scale-75 + scale-125",
+        "scale-125",
+        "flip + scale-50 + scale-75 + scale-125",
+        "flip + scale-50 + scale-75 + scale-125 + scale-150",
+    )
+}
+"""The policies that `auto` tries, if they fit the budget; the first that does is the default."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What `calibrate` was asked for."""
+
+    policy: Any
+    budget: int
+    rehearse: bool | Iterable[int]
+    method: Method
+    execution: Execution
+    reading: Reading
+    options: Mapping[str, Any]
+
+
+def calibrate_segmenter(
+    model: object, images: Any, masks: Any, wanted: Wanted
+) -> CalibratedSegmenter:
+    """Turn a segmentation network into a calibrated segmenter: `atta.calibrate` with masks.
+
+    All candidates are compared on random labelled pixels of images that they were not fitted on.
+    """
+    reading, options, preprocess = wanted.reading, wanted.options, wanted.reading.preprocess
+    policies = candidates(wanted.policy, wanted.budget, wanted.method, policies=POLICIES)
+    check_inverses(views := Policy.union(*policies.values()))
+    if preprocess is not None and (preprocess.resize or preprocess.crop):
         raise InputError(
-            "expected images of one size, got several: take one after the other from "
-            "segmenter.maps(images)"
+            "preprocess: expected only mean and std for segmentation, where images keep their "
+            f"size, got '{preprocess}': resize images and masks before"
         )
-    return torch.stack(found).numpy()
+    found = scenes(images, masks, reading.channels)
+    check_folds(len(found))
+    network = as_dense(model, preprocess)
+    device = wanted.execution.device_of(network)
+    network.to(device)
+    first = found[0].pixels[None].to(device)
+    network = fitted(network.eval(), as_pixels(first, dtype_of(network)))
+    record, anywhere = _sampled(network, found, wanted.execution, views, wanted.rehearse, options)
+    look_over(record)
+    labels, predictions = record.require_labels(), record.predictions
+    methods = methods_for(policies, wanted.method)
+    seen = {name: predictions.select(one.kinds) for name, one in policies.items()}
+    answers = {
+        name: (one.passes, held_out(methods[name], seen[name], labels).probs)
+        for name, one in policies.items()
+    }
+    default = None if list(policies) == [NO_VIEWS] else next(iter(policies))
+    judged = rank(answers, labels, predictions.images, default=default)
+    best = judged[0].policy
+    calibrator = methods[best].fit(seen[best], labels)
+    policy = used_views(policies[best], calibrator)
+    assert predictions.images is not None
+    groups = families_of(predictions.rehearsals, predictions.images, options.get("seed", 0))
+    chosen = Record(seen[best], labels, record.origin)
+    return CalibratedSegmenter(
+        network,
+        calibrator,
+        policy,
+        image_shape=tuple(found[0].pixels.shape),
+        class_names=reading.class_names or class_names_of(network),
+        summary=summarise(calibrator, policy, chosen, answers[best][1], judged),
+        preprocess=preprocess,
+        reference=Reference.of(calibrator, seen[best], labels, groups, anywhere),
+        kept=Kept(hedged=hedge(calibrator, seen[best], labels)),
+    )
+
+
+def _sampled(
+    network: Dense,
+    images: Scenes,
+    execution: Execution,
+    policy: Policy,
+    rehearse: bool | Iterable[int],
+    options: Mapping[str, Any],
+) -> Sampled:
+    """Record random pixels, as these options ask for."""
+    pixels = options.get("pixels", PIXELS)
+    ignored = options.get("ignore_index", IGNORED)
+    run = PixelRun(network, images, execution, pixels, ignored, options.get("seed", 0))
+    return run.record(policy, degraded(rehearse), options.get("origin") or {})

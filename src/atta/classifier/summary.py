@@ -16,6 +16,7 @@ from atta.functional import guard_class
 from atta.metrics.binning import reliability_bins
 from atta.metrics.scores import class_changes, evaluate
 from atta.record.predictions import Record
+from atta.results.table import Table
 
 SHOWN = ("brier", "ece", "nll")
 COLUMNS = ("", "Brier of the top label", "NLL", "ECE", "passes")
@@ -169,12 +170,18 @@ def summarise(
     judged: Sequence[Candidate] = (),
 ) -> Summary:
     """Compare held-out `answers` of a method with the network itself, on the images of `record`."""
-    method, predictions, labels = calibrator.method, record.predictions, record.require_labels()
+    method = calibrator.method
+    predictions = record.predictions
+    labels = record.require_labels()
     base = guard_class(predictions.logits.softmax(dim=-1), predictions.logits)
-    before, after = (
-        evaluate(probs, labels, metrics=(*SHOWN, "accuracy"), simplex=method.on_simplex)
-        for probs in (base, answers)
-    )
+    found = []
+    bins = {}
+    for when, probs in (("before", base), ("after", answers)):
+        metrics = (*SHOWN, "accuracy")
+        found.append(evaluate(probs, labels, metrics=metrics, simplex=method.on_simplex))
+        confidence, winner = probs.double().max(dim=-1)
+        bins[when] = reliability_bins(confidence.clamp(0, 1), (winner == labels).double())
+    before, after = found
     accuracy, accuracy_after = before.pop("accuracy"), after.pop("accuracy")
     passes = calibrator.passes(predictions).double().mean().item()
     rivals = [(Vanilla.name, "", 1.0, before)]
@@ -184,10 +191,6 @@ def summarise(
         rivals.append((TemperatureScaling.name, "", 1.0, scores))
     if method.name != Vanilla.name:
         rivals.append((method.name, str(policy), passes, after))
-    bins = {}
-    for when, probs in (("before", base), ("after", answers)):
-        confidence, winner = probs.double().max(dim=-1)
-        bins[when] = reliability_bins(confidence.clamp(0, 1), (winner == labels).double())
     given = record.origin.get("preprocess")
     return Summary(
         method=method.name,
@@ -213,11 +216,7 @@ def summarise(
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows as lines of a terminal: the first column is wrapped at NAME letters."""
-    names = [wrap(row[0], NAME) or [""] for row in rows]
-    first = max(len(line) for lines in names for line in lines)
-    widths = [max(map(len, column)) for column in zip(*(row[1:] for row in rows), strict=True)]
-    found = []
-    for (name, *more), (_, *cells) in zip(names, rows, strict=True):
-        numbers = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
-        found += ["  ".join([name.ljust(first), *numbers]).rstrip(), *more]
-    return found
+    names = [wrap(name, NAME) or [""] for name, *_ in rows]
+    header, *cells = ((name[0], *row[1:]) for name, row in zip(names, rows, strict=True))
+    lines = Table("", header, tuple(cells)).text().splitlines()
+    return [line for name, text in zip(names, lines, strict=True) for line in (text, *name[1:])]

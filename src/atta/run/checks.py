@@ -26,7 +26,7 @@ from atta.networks.borrowing import (
     left_unnormalised,
     watched_spread,
 )
-from atta.record.predictions import Predictions, Record, as_labels, look_like_probabilities
+from atta.record.predictions import Record, as_labels, look_like_probabilities
 from atta.run.runner import Execution, as_pixels, failing_on, logits_of, running
 
 IMAGES = 8
@@ -38,7 +38,9 @@ SEEN = 5  # images of a class from which on its confusions mean something
 CERTAIN = 0.9999  # a confidence that is practically 1
 SURE = 0.9  # a confidence that nearly all training images have
 LEARNED = 0.98  # accuracy from which on images may be those of the training
-LAYOUT_TRIALS, CLEARLY = 3, 0.9  # passes in each memory layout; part of the time that is less
+# passes in each memory layout; part of the time that is less
+LAYOUT_TRIALS = 3
+CLEARLY = 0.9
 PIECE = 1 << 20  # logits that are looked at together
 NOT_LOGITS = (
     "expected a model that returns logits, got rows that are not negative and sum to 1, which are "
@@ -55,7 +57,6 @@ class Trial:
     """What a few images show.
 
     Args:
-        labelling: Labels and class names, checked against the number of classes.
         labelled: Whether every image has a label.
         pixels: The images.
         reading, showing, seconds: Time of reading one image, of a view, and of a pass.
@@ -64,7 +65,6 @@ class Trial:
         fixed: Why the network cannot show the view `larger`, if it cannot.
     """
 
-    labelling: Labelling
     labelled: bool
     pixels: Tensor
     reading: float
@@ -126,8 +126,11 @@ def try_out(
             f"the network states that it wants photographs as '{wanted}', and is given pixels that "
             "are not normalised: preprocess=model does all of it (--resize, --crop, --mean, --std)"
         )
-    places, begun = _spread_over(source), time.perf_counter()
-    batch = next(source.read([places]))
+    few: Positions = range(IMAGES)
+    if source.count is not None and not source.once:  # from the first to the last
+        few = torch.linspace(0, source.count - 1, min(IMAGES, source.count)).round().long().tolist()
+    begun = time.perf_counter()
+    batch = next(source.read([few]))
     reading = (time.perf_counter() - begun) / len(batch.pixels)
     sheet = sheet_of(source.preprocess)
     sheets, cropped = batch.pixels, sheet.crop(batch.pixels) if sheet else batch.pixels
@@ -153,21 +156,13 @@ def try_out(
             fixed = _fixed_size(network, shown.to(device), answers[0].shape[1])
     logits = torch.cat(answers)
     _check_logits(logits, batch, source)
-    labelling = labelling.settled(classes := logits.shape[1])
+    labelling = labelling.settled(logits.shape[1])
     labels = labelling.labels if labelling.labels is not None else labelling.own(batch.labels)
     if labels is not None:
-        as_labels(labels, images=len(labels), classes=classes)
+        as_labels(labels, images=len(labels), classes=logits.shape[1])
     probabilities, times = look_like_probabilities(logits), (reading, showing, seconds)
     ratio = spread[0] if spread and wanted is None else None  # else it was said above
-    return Trial(labelling, labels is not None, cropped, *times, probabilities, ratio, fixed)
-
-
-def _spread_over(source: Source) -> Positions:
-    """Return a few positions: from the first to the last of a set, or the first of a stream."""
-    if source.count is None or source.once:
-        return range(IMAGES)
-    few = min(IMAGES, source.count)
-    return torch.linspace(0, source.count - 1, few).round().long().tolist()
+    return Trial(labels is not None, cropped, *times, probabilities, ratio, fixed)
 
 
 def _check_logits(logits: Tensor, batch: Batch, source: Source) -> None:
@@ -178,7 +173,16 @@ def _check_logits(logits: Tensor, batch: Batch, source: Source) -> None:
     if (classes := logits.shape[1]) < 2:
         raise InputError(f"expected the model to return at least two classes, got {classes}")
     if classes == 2 and not logits[:, 0].any():
-        _say_one(logits[:, 1])
+        sentence = (
+            "the network returns one number for each image: it is taken as the logit of class 1, "
+            "with 0 for class 0"
+        )
+        if ((logits >= 0) & (logits <= 1)).all():
+            sentence += (
+                "; all lie in [0, 1]: if these are probabilities, after a sigmoid, write "
+                "atta.FromProbabilities(model)"
+            )
+        advise(sentence)
 
 
 def _fixed_size(network: nn.Module, pixels: Tensor, classes: int) -> str:
@@ -199,11 +203,17 @@ def _fixed_size(network: nn.Module, pixels: Tensor, classes: int) -> str:
 def faster_layout(
     network: nn.Module, pixels: Tensor, execution: Execution
 ) -> tuple[bool, float] | None:
-    """Return whether channels-last is clearly faster, and the time of a pass; None off a CPU."""
-    device, dtype = execution.device_of(network), dtype_of(network)
-    if device.type != "cpu" or not any(each.ndim == 4 for each in network.parameters()):
+    """Return whether channels-last is clearly faster, and the time of a pass.
+
+    None if the layout was asked for, or off a CPU.
+    """
+    device = execution.device_of(network)
+    dtype = dtype_of(network)
+    given = execution.channels_last is not None or execution.engine
+    if given or device.type != "cpu" or all(each.ndim != 4 for each in network.parameters()):
         return None
-    seconds, images = {False: list[float](), True: list[float]()}, as_pixels(pixels, dtype)
+    seconds = {False: list[float](), True: list[float]()}
+    images = as_pixels(pixels, dtype)
     for last in (False, True) * LAYOUT_TRIALS:
         layout = torch.channels_last if last else torch.contiguous_format
         part = images.contiguous(memory_format=layout)
@@ -215,20 +225,6 @@ def faster_layout(
     return last, sum(seconds[last]) / (LAYOUT_TRIALS * len(images))
 
 
-def _say_one(answers: Tensor) -> None:
-    """Say how a network with one output is read, and if that looks like a probability."""
-    sentence = (
-        "the network returns one number for each image: it is taken as the logit of class 1, "
-        "with 0 for class 0"
-    )
-    if ((answers >= 0) & (answers <= 1)).all():
-        sentence += (
-            "; all lie in [0, 1]: if these are probabilities, after a sigmoid, write "
-            "atta.FromProbabilities(model)"
-        )
-    advise(sentence)
-
-
 def look_over(record: Record, source: Source | None = None) -> None:
     """Warn of what looks wrong in a record and its images, one sentence each."""
     if source is not None and (twice := copies(source)):
@@ -236,17 +232,19 @@ def look_over(record: Record, source: Source | None = None) -> None:
             f"{twice} of {source.count} images occur more than once: the copies of an image fall "
             "into several folds, so that cross-validated numbers look too good. Keep one of each"
         )
-    images, classes, labels = len(record), record.predictions.classes, record.labels
-    normal, unit, certain, confident, right, at = True, classes > 2, 0, 0, 0, 0
+    images = len(record)
+    classes = record.predictions.classes
+    labels = record.labels
+    normal, unit, certain, confident, winners = True, classes > 2, 0, 0, list[Tensor]()
     for part in record.predictions.select((), rehearsals=False).chunks(max(1, PIECE // classes)):
         normal = normal and look_like_probabilities(part.logits)
         unit = unit and bool(((part.logits >= 0) & (part.logits <= 1)).all())
         confidence = part.logits.double().softmax(dim=-1).amax(dim=-1)
         certain += int((confidence > CERTAIN).sum())
         confident += int((confidence > SURE).sum())
-        if labels is not None:
-            right += int((part.logits.argmax(dim=-1) == labels[at : at + len(part)]).sum())
-        at += len(part)
+        winners.append(part.logits.argmax(dim=-1))
+    answers = torch.cat(winners)
+    right = 0 if labels is None else int((answers == labels).sum())
     found = list[str]()
     if normal:
         found.append(
@@ -258,10 +256,11 @@ def look_over(record: Record, source: Source | None = None) -> None:
             "all outputs of the network lie in [0, 1] and are taken as logits: if the network ends "
             "in a sigmoid, leave it out"
         )
-    if images < FEW:
+    if images < FEW:  # half of the 95 % interval of an accuracy of 80 %
+        here, there = (1.96 * math.sqrt(0.16 / count) for count in (images, FEW))
         found.append(
-            f"{images} images are few: an accuracy measured on them may be {_unsure(images):.0%} "
-            f"off, on {FEW} {_unsure(FEW):.0%}, and calibration is measured no better"
+            f"{images} images are few: an accuracy measured on them may be {here:.0%} off, on "
+            f"{FEW} {there:.0%}, and calibration is measured no better"
         )
     nearly = images >= FEW and min(right, confident) >= LEARNED * images
     if labels is not None and images >= JUDGED and (nearly or right == images):
@@ -272,26 +271,20 @@ def look_over(record: Record, source: Source | None = None) -> None:
     elif images >= JUDGED and certain > 0.99 * images:
         found.append("the confidence of every image is 1.0: are the logits scaled?")
     if labels is not None and images >= JUDGED:
-        found += _look_over_labels(record.predictions, labels, right / images)
+        found += _look_over_labels(answers, labels, right / images, classes)
     for sentence in found:
         advise(sentence)
 
 
-def _unsure(images: int) -> float:
-    """Return half of the 95 % interval of an accuracy of 80 %."""
-    return 1.96 * math.sqrt(0.8 * 0.2 / images)
-
-
-def _look_over_labels(predictions: Predictions, labels: Labels, accuracy: float) -> list[str]:
+def _look_over_labels(answers: Labels, labels: Labels, accuracy: float, classes: int) -> list[str]:
     """Return what looks wrong in the labels, one sentence at most."""
-    images, classes, chance = len(labels), predictions.classes, 1 / predictions.classes
+    images = len(labels)
+    chance = 1 / classes
     if bool((labels == labels[0]).all()):
         return [
             f"all labels are class {int(labels[0])}, counted from 0: calibration needs images of "
             "all classes, as they will come"
         ]
-    parts = predictions.select((), rehearsals=False).chunks(max(1, PIECE // classes))
-    answers = torch.cat([part.logits.argmax(dim=-1) for part in parts])
     for higher, said in ((1, "counted from 1"), (-1, "were one higher")):
         shifted = float((answers + higher == labels).double().mean())
         if shifted > accuracy + 0.3:
@@ -319,13 +312,14 @@ def _moved(answers: Labels, labels: Labels, classes: int) -> tuple[int, int, int
     fewer images, all are predicted as the other of two classes, which is no accident if few others
     are wrong.
     """
-    taken = torch.zeros(classes, classes, dtype=torch.long, device=labels.device)
-    taken.index_put_((labels, answers), torch.ones_like(labels), accumulate=True)
+    taken = torch.bincount(labels * classes + answers, minlength=classes**2)
+    taken = taken.reshape(classes, classes)
+    every = torch.arange(classes, device=labels.device)
     (count_most, most), count = taken.max(dim=1), taken.sum(dim=1)
     wrong = 1 - float(taken.diagonal().sum()) / len(labels)
-    moved = (most != torch.arange(classes, device=labels.device)) & (count > 0)
+    moved = (most != every) & (count > 0)
     chain = moved & (count >= SEEN) & (count_most > 0.5 * count)
-    pair = moved & (most[most] == torch.arange(classes, device=labels.device))
+    pair = moved & (most[most] == every)
     pair &= (count_most == count) & (classes * wrong ** (count + count[most]) < ACCIDENT)
     found = chain & chain[most] | pair & pair[most]
     if not found.any():

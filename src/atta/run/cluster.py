@@ -23,15 +23,15 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import chain, islice
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from atta._base.errors import InputError, first_line
 from atta.data.loading import Positions
-from atta.data.source import ArraySource, Batch, CachedSource, Skip, Source, renumbered
-from atta.run.runner import RAY, Runner, import_ray, running
+from atta.data.source import ArraySource, Batch, Batches, CachedSource, Skip, Source, renumbered
+from atta.run.runner import RAY, Runner, import_ray
 
 AHEAD = 4  # calls for each worker that fits: some are read while others are processed
 RETRIES = 3  # of a call whose process was killed
@@ -59,7 +59,8 @@ class Engine:
 @contextmanager
 def connected(engine: Engine) -> Iterator[tuple[Any, int]]:
     """Yield Ray and the number of actors; a cluster that was started here is shut down."""
-    ray, started = import_ray(), False
+    ray = import_ray()
+    started = False
     if not ray.is_initialized():
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry
         how: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -117,17 +118,33 @@ def stream(
     if (first := next(left, None)) is None:
         return
     left = chain([first], left)
-    with _actors(engine) as (ray, make, actors):
-        reader, worker = _sent(ray, read, "images"), _sent(ray, work, "a network")
+    with kept_alive(RAY):
+        pool = _pool_of(engine)
+        ray = pool.ray
+        doing = deque[_Call]()
+        reader, worker = [_sent(ray, read, "images")], [_sent(ray, work, "a network")]
         reads = ray.remote(max_retries=RETRIES)(_read)
-        pool = _Pool(ray, engine, partial(reads.remote, [reader]), worker, make, actors)
+
+        def begin(item: Item) -> None:
+            busy = Counter(call.actor for call in doing)
+            actor = min(pool.actors, key=busy.__getitem__)
+            answer = actor.answer.remote(worker, reads.remote(reader, item))
+            doing.append(_Call(item, actor, answer))
+
+        def begin_again() -> None:
+            pool.restart()
+            items = [call.item for call in doing]
+            doing.clear()
+            for item in items:
+                begin(item)
+
         try:
             while True:
-                for item in islice(left, max(0, AHEAD * len(pool.actors) - len(pool.doing))):
-                    pool.add(item)
-                if not pool.doing:
+                for item in islice(left, max(0, AHEAD * len(pool.actors) - len(doing))):
+                    begin(item)
+                if not doing:
                     break
-                yield pool.next()
+                yield _next(pool, doing, begin_again)
         except ray.exceptions.RayError as error:
             last = str(error).strip().splitlines()[-1]  # the lines before it are a traceback
             raise InputError(
@@ -135,15 +152,44 @@ def stream(
             ) from error
 
 
+class _Call(NamedTuple):
+    """An item that is being read and processed, the actor that does it, and its answer."""
+
+    item: Any
+    actor: Any
+    answer: Any
+
+
 @dataclass
-class _Actors:
-    """The actors of each engine, while a run lasts, and what ends with them."""
+class _Pool:
+    """Actors, which hold a network, while one run or several last."""
 
-    stack: ExitStack
-    pools: dict[Engine, tuple[Any, Any, list[Any]]] = field(default_factory=dict)
+    ray: Any
+    engine: Engine
+    actors: list[Any] = field(default_factory=list)
+
+    def start(self, number: int) -> None:
+        """End the actors that there are, and start some."""
+        for actor in self.actors:
+            self.ray.kill(actor)
+        gpu = self.engine.gpu
+        threads = self.engine.threads
+        takes = {"num_cpus": 0, "num_gpus": 1} if gpu else {"num_cpus": threads}
+        make = self.ray.remote(max_restarts=-1, max_task_retries=RETRIES, **takes)(_Worker)
+        self.actors = [make.remote(threads) for _ in range(number)]
+
+    def restart(self) -> None:
+        """Start as many actors as fit on the machines that are left: readers need a CPU, too."""
+        if (room := _room(self.ray, self.engine)) < 1:
+            raise InputError(
+                "the Ray cluster has lost machines, and an actor and a reader no longer fit; what "
+                "is finished is kept, the same call resumes"
+            )
+        self.start(min(room, len(self.actors)))
 
 
-_ALIVE: ContextVar[_Actors | None] = ContextVar("alive", default=None)
+_ALIVE: ContextVar[tuple[ExitStack, dict[Engine, _Pool]] | None] = ContextVar("alive", default=None)
+"""The actors of each engine, while a run lasts, and what ends with them."""
 
 
 @contextmanager
@@ -156,93 +202,40 @@ def kept_alive(engine: str | None) -> Iterator[None]:
         yield
         return
     with ExitStack() as stack:
-        alive = _Actors(stack)
-        token = _ALIVE.set(alive)
+        token = _ALIVE.set((stack, {}))
+        stack.callback(_ALIVE.reset, token)
+        yield
+
+
+def _pool_of(engine: Engine) -> _Pool:
+    """Return the actors that are kept alive, which are started for the first run."""
+    alive = _ALIVE.get()
+    assert alive is not None
+    stack, pools = alive
+    if engine not in pools:
+        ray, number = stack.enter_context(connected(engine))
+        pools[engine] = _Pool(ray, engine)
+        stack.callback(pools[engine].start, 0)
+        pools[engine].start(number)
+    return pools[engine]
+
+
+def _next(pool: _Pool, doing: deque[_Call], begin_again: Callable[[], None]) -> Any:
+    """Wait for the next answer; what a lost machine read or answered is done again."""
+    ray = pool.ray
+    for last in range(LOSSES, -1, -1):
         try:
-            yield
-        finally:
-            _ALIVE.reset(token)
-            for ray, _, actors in alive.pools.values():
-                for actor in actors:
-                    ray.kill(actor)
-
-
-@contextmanager
-def _actors(engine: Engine) -> Iterator[tuple[Any, Any, list[Any]]]:
-    """Yield Ray, what makes an actor, and the actors that there are."""
-    if (alive := _ALIVE.get()) is None:
-        with kept_alive(RAY), _actors(engine) as found:
-            yield found
-        return
-    if engine not in alive.pools:
-        ray, number = alive.stack.enter_context(connected(engine))
-        takes = {"num_cpus": 0, "num_gpus": 1} if engine.gpu else {"num_cpus": engine.threads}
-        make = ray.remote(max_restarts=-1, max_task_retries=RETRIES, **takes)(_Worker)
-        actors = [make.remote(engine.threads) for _ in range(number)]
-        alive.pools[engine] = ray, make, actors
-    yield alive.pools[engine]
-
-
-@dataclass
-class _Pool:
-    """Actors with a network, and what they do: the item, the actor, and its answer."""
-
-    ray: Any
-    engine: Engine
-    read: Callable[[Any], Any]
-    worker: Any
-    make: Any
-    actors: list[Any]
-    doing: deque[tuple[Any, Any, Any]] = field(default_factory=deque)
-
-    def add(self, item: Any) -> None:
-        """Have an item read, and give it to the actor with the least to do."""
-        self.doing.append(self._begun(item))
-
-    def _begun(self, item: Any) -> tuple[Any, Any, Any]:
-        busy = Counter(actor for _, actor, _ in self.doing)
-        actor = min(self.actors, key=busy.__getitem__)
-        return item, actor, actor.answer.remote([self.worker], self.read(item))
-
-    def next(self) -> Any:
-        """Wait for the next answer; what a lost machine read or answered is done again."""
-        for last in range(LOSSES, -1, -1):
-            item, actor, answer = self.doing[0]
-            while not self.ray.wait([answer], timeout=PATIENCE)[0]:
-                self.fit()
-                item, actor, answer = self.doing[0]
-            try:
-                found = _got(self.ray, answer)
-                self.doing.popleft()
-                return found
-            except self.ray.exceptions.RayError as error:
-                if not last or not _is_lost(self.ray, error):
-                    raise
-                lost = actor if isinstance(error, self.ray.exceptions.RayActorError) else None
-            time.sleep(PATIENCE)  # it takes a while until Ray knows that a machine is lost
-            self.fit(lost)
-            if lost is None:  # a reader, or what it read
-                self.doing[0] = self._begun(item)
-
-    def fit(self, lost: Any = None) -> None:
-        """Replace a lost actor, and remove those that no longer fit: readers need a CPU, too."""
-        if (room := _room(self.ray, self.engine)) < 1:
-            raise InputError(
-                "the Ray cluster has lost machines, and an actor and a reader no longer fit; what "
-                "is finished is kept, the same call resumes"
-            )
-        left = [actor for actor in self.actors if actor != lost][:room]
-        gone = [actor for actor in self.actors if actor not in left]
-        for actor in gone:
-            self.ray.kill(actor)
-        if not left or (lost and len(left) < room):
-            left.append(self.make.remote(self.engine.threads))
-        self.actors[:], doing, self.doing = left, self.doing, deque()
-        for one in doing:
-            if one[1] in gone:
-                self.add(one[0])
-            else:
-                self.doing.append(one)
+            while not ray.wait([doing[0].answer], timeout=PATIENCE)[0]:
+                if _room(ray, pool.engine) < len(pool.actors):
+                    begin_again()
+            found = _got(ray, doing[0].answer)
+            doing.popleft()
+            return found
+        except ray.exceptions.RayError as error:
+            if not last or not _is_lost(ray, error):
+                raise
+        time.sleep(PATIENCE)  # it takes a while until Ray knows that a machine is lost
+        begin_again()
 
 
 def _is_lost(ray: Any, error: BaseException) -> bool:
@@ -295,7 +288,8 @@ class _Worker:
         """Process what was read; the first call of each policy fetches the network."""
         if self.call is None or self.ref != refs[0]:
             self.call = None  # frees the memory of the last one
-            self.call, self.ref = _fetched(refs[0])(), refs[0]
+            self.call = _fetched(refs[0])()
+            self.ref = refs[0]
         return self.call(given)
 
 
@@ -311,65 +305,51 @@ def check_source(source: Source) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Showing:
-    """A network and its `Runner`, for a process of their own."""
-
-    network: nn.Module
-    runner: Runner
-    compiled: bool
-
-    def __call__(self) -> Callable[[tuple[Batch, Tensor]], tuple[Batch, Tensor]]:
-        """Move the network to its device, once, and return the function that answers batches."""
-        runner, stack = self.runner, ExitStack()
-        stack.enter_context(running(self.network, runner.device, runner.channels_last, runner.half))
-        runner.forward = torch.compile(self.network) if self.compiled else self.network
-
-        def answer(given: tuple[Batch, Tensor]) -> tuple[Batch, Tensor]:
-            batch, places = given
-            ((_, answers),) = runner.run([batch], lambda positions: places)
-            ends = torch.cat([batch.pixels[:1], batch.pixels[-1:]])  # the writer needs no more
-            return batch._replace(pixels=ends), answers
-
-        answer.stack = stack  # type: ignore[attr-defined]  # as long as the actor lives
-        return answer
-
-
-def run_on_ray(
-    showing: Showing, source: Source, batches: Iterable[Positions], engine: Engine
-) -> Generator[tuple[Batch, Tensor]]:
+def run_on_ray(runner: Runner, source: Source, wanted: Batches) -> Generator[tuple[Batch, Tensor]]:
     """Yield each batch with its answers; only its first and last image come back."""
-    reading, items = parts_of(source, batches)
-    return stream(items, reading, showing, engine)
+    device = torch.device(runner.device.type)
+    how = runner.execution
+    engine = Engine(how.actors, device.type == "cuda", torch.get_num_threads())
+    # What belongs to this process stays here.
+    sent = replace(runner, device=device, execution=replace(how, progress=False), told=None)
+    reading, items = parts_of(source, wanted)
+    return stream(items, reading, partial(_started, sent), engine)
+
+
+def _started(runner: Runner) -> Callable[[tuple[Batch, Tensor]], tuple[Batch, Tensor]]:
+    """Move the network to its device, once, and return the function that answers batches."""
+    stack = ExitStack()
+    stack.enter_context(runner.started())
+
+    def answer(read: tuple[Batch, Tensor]) -> tuple[Batch, Tensor]:
+        batch, places = read
+        answers = runner.begin(batch.pixels, places).finish()
+        ends = torch.cat([batch.pixels[:1], batch.pixels[-1:]])  # the writer needs no more
+        return batch._replace(pixels=ends), answers
+
+    answer.stack = stack  # type: ignore[attr-defined]  # as long as the actor lives
+    return answer
 
 
 def parts_of(
-    source: Source, batches: Iterable[Positions], skip: Skip = None
-) -> tuple[Reading, Iterable[Share]]:
+    source: Source, batches: Batches, skip: Skip = None
+) -> tuple[Callable[[Share], tuple[Batch, Tensor]], Iterable[Share]]:
     """Return what reads batches in any process, and what it takes: a batch's own files, if any."""
     whole = _shared(source)
     items = ((positions, whole.part(positions)) for positions in batches)
-    return Reading(whole if whole.part([0]) is None else None, skip), items
+    return partial(_read_share, whole if whole.part([0]) is None else None, skip), items
 
 
-@dataclass(frozen=True)
-class Reading:
-    """Reads a batch, in any process: from the part that comes with it, or from the whole source."""
-
-    source: Source | None
-    skip: Skip = None
-
-    def __call__(self, share: Share) -> tuple[Batch, Tensor]:
-        """Return the batch, and the places of its images in their set."""
-        positions, part = share
-        source = part or self.source
-        assert source is not None, "a part comes where there is no whole"
-        rows = range(len(positions)) if part else positions
-        (batch,) = source.read([rows], skip=self.skip)
-        places = source.places(rows).clone()
-        # Without a copy, all of what it is a slice of would be sent.
-        batch = batch._replace(pixels=batch.pixels.clone())
-        return renumbered(batch, positions) if part else batch, places
+def _read_share(whole: Source | None, skip: Skip, share: Share) -> tuple[Batch, Tensor]:
+    """Read a batch, from the part that comes with it or from the whole, and say its places."""
+    positions, part = share
+    source = part or whole
+    assert source is not None, "a part comes where there is no whole"
+    rows = range(len(positions)) if part else positions
+    (batch,) = source.read([rows], skip=skip)
+    # Without a copy, all of what it is a slice of would be sent.
+    batch = batch._replace(pixels=batch.pixels.clone())
+    return renumbered(batch, positions) if part else batch, source.places(rows).clone()
 
 
 def _shared(source: Source) -> Source:
@@ -406,13 +386,17 @@ def spread(
         how = {"env_vars": dict(environment)}
         task = ray.remote(num_cpus=1, max_retries=RETRIES, runtime_env=how)(_begun)
         doing: dict[Any, Kept] = {}
+
+        def finished(most: int) -> Iterator[tuple[Kept, Any]]:
+            while len(doing) > most:
+                (ref,), _ = ray.wait(list(doing), num_returns=1)
+                yield doing.pop(ref), _got(ray, ref)
+
         try:
             for function, arguments, kept in calls:
-                while len(doing) >= AHEAD * room:
-                    yield _finished(ray, doing)
+                yield from finished(AHEAD * room - 1)
                 doing[task.remote(begin, function, *arguments)] = kept
-            while doing:
-                yield _finished(ray, doing)
+            yield from finished(0)
         except ray.exceptions.WorkerCrashedError as error:
             raise InputError(
                 f"a process that {what} was killed repeatedly, perhaps for lack of memory"
@@ -422,8 +406,3 @@ def spread(
 def _begun(begin: Callable[[], None], function: Callable[..., Any], *arguments: Any) -> Any:
     begin()
     return function(*arguments)
-
-
-def _finished(ray: Any, doing: dict[Any, Kept]) -> tuple[Kept, Any]:
-    (ref,), _ = ray.wait(list(doing), num_returns=1)
-    return doing.pop(ref), _got(ray, ref)

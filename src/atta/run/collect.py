@@ -13,12 +13,13 @@ Batch size, order and workers do not change it. The model is the same after the 
 """
 
 import json
-import operator
 import os
 import shutil
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
@@ -35,19 +36,18 @@ from atta.data.corruptions import REHEARSALS, rehearsed
 from atta.data.folder import digest_of
 from atta.data.items import Channels
 from atta.data.labels import Labelling, Reading, labelled_source
-from atta.data.photographs import Sheet
 from atta.data.preprocess import Preprocess, sheet_of, showing
 from atta.data.source import Batch, Source, batches_of, cached
 from atta.data.views import Policy
 from atta.networks.adapters import Normalized, TorchModel, as_logits
-from atta.networks.borrowing import class_names_of, dtype_of
+from atta.networks.borrowing import class_names_of
 from atta.networks.description import fingerprint
 from atta.record.predictions import Predictions, Record, as_labels
 from atta.record.store import LOGITS
 from atta.record.writer import SHARDS, ShardWriter, write_index
 from atta.run.checks import check_labels, look_over, try_out
-from atta.run.cluster import Engine, Showing, check_source, kept_alive, run_on_ray
-from atta.run.runner import Execution, ExecutionOptions, Runner, batch_size, running, split_options
+from atta.run.cluster import check_source, kept_alive, run_on_ray
+from atta.run.runner import Execution, ExecutionOptions, Runner, batch_size, split_options
 
 FIRST_SEVERITY = 3
 """The severity that rehearsals begin with."""
@@ -118,13 +118,12 @@ def collect(
     wanted = None if preprocess is None else Preprocess.of(preprocess)
     wanted = showing(wanted, views.photographs)
     read = Reading(class_names, channels, wanted, rest.get("shuffle"), rest.get("skip_bad", False))
-    run, about = prepared(model, images, labels, read, execution, as_seed(seed), draws)
-    about |= dict(rest.get("origin") or {})
-    about |= folder_of(images, run.source, about.get("folder"))
+    run = prepared(model, images, labels, read, execution, seed, draws, rest.get("origin"))
+    run.about.update(folder_of(images, run.source, run.about.get("folder")))
     if rehearse and execution.engine is None and not run.source.once:
         run = replace(run, source=cached(run.source, in_memory=True))
     with _output(output) as folder:
-        record = run.record(views, rehearse, about, folder, checks=rest.get("checks", True))
+        record = run.record(views, rehearse, folder, checks=rest.get("checks", True))
         return record if output is None or as_folder(output) else Record.load(record.save(output))
 
 
@@ -136,8 +135,9 @@ def prepared(
     execution: Execution,
     seed: int,
     draws: str,
-) -> tuple["Run", dict[str, str]]:
-    """Prepare a network and its images for runs, and say what the origin says of their order."""
+    origin: Mapping[str, str] | None = None,
+) -> "Run":
+    """Prepare a network and its images for runs, whose origin gets these words."""
     network = as_logits(model, read.preprocess)
     read = replace(
         read,
@@ -146,7 +146,7 @@ def prepared(
         workers=execution.workers,
     )
     source, labelling, about = labelled_source(images, labels, read)
-    return Run(network, source, labelling, execution, seed, draws), about
+    return Run(network, source, labelling, execution, seed, draws, {**about, **(origin or {})})
 
 
 def folder_of(images: object, source: Source, folder: str | None = None) -> dict[str, str]:
@@ -188,17 +188,17 @@ def _output(output: str | PathLike[str] | None) -> Iterator[Path | None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def as_seed(seed: Any) -> int:
-    """Return a seed as a plain whole number."""
-    try:
-        return operator.index(seed)
-    except TypeError:
-        raise InputError(f"seed: expected a whole number, got {seed!r}") from None
+def degraded(rehearse: bool | Iterable[int]) -> Policy:
+    """Return the rehearsals that were asked for, as far as no search decides them."""
+    return rehearsed(STREAM_SEVERITIES if rehearse is True else rehearse or ())
 
 
 @dataclass(frozen=True)
 class Run:
-    """A network and its images, prepared once, to be run under many policies."""
+    """A network and its images, prepared once, to be run under many policies.
+
+    `about` are words for the origin of its records.
+    """
 
     network: nn.Module
     source: Source
@@ -206,40 +206,26 @@ class Run:
     execution: Execution
     seed: int
     draws: str
-
-    @property
-    def sheet(self) -> Sheet | None:
-        """Where images and views of the photograph are, if the source has sheets."""
-        return sheet_of(self.source.preprocess)
+    about: dict[str, str] = field(default_factory=dict)
 
     @property
     def image_shape(self) -> tuple[int, ...]:
         """Channels, height and width of the images, without views of the photograph."""
-        shape, sheet = self.source.shape, self.sheet
+        shape = self.source.shape
+        sheet = sheet_of(self.source.preprocess)
         return shape if sheet is None else (shape[0], *sheet.size)
 
     def record(
         self,
         policy: Policy,
         rehearse: bool | Iterable[int],
-        about: Mapping[str, str],
         folder: Path | None = None,
         *,
         checks: bool = True,
     ) -> Record:
         """Try a few images, run all of them, rehearse, and check the answers."""
-        with kept_alive(self.execution.engine):
-            return self._recorded(policy, rehearse, about, folder, checks)
-
-    def _recorded(
-        self,
-        policy: Policy,
-        rehearse: bool | Iterable[int],
-        about: Mapping[str, str],
-        folder: Path | None,
-        checks: bool,
-    ) -> Record:
-        source, labelling = self.source, self.labelling
+        source = self.source
+        labelling = self.labelling
         if self.execution.engine:
             check_source(source)
         if checks:
@@ -249,23 +235,23 @@ class Run:
                 raise InputError(trial.fixed)
         search = rehearse is True and not source.once
         unlabelled = search and labelling.labels is None
-        if unlabelled and next(iter(source.read([[0]]))).labels is None:
+        if unlabelled and next(source.read([[0]])).labels is None:
             raise InputError(
                 "labels: expected a class number for every image, to see how far accuracy falls "
                 "in rehearsals, got none; give labels=..., or name severities: rehearse=[3, 5]"
             )
-        severities = () if search or rehearse is False else rehearse
-        severities = STREAM_SEVERITIES if severities is True else severities
-        first = self.answers(Policy((*policy.terms, *rehearsed(severities).terms)), folder=folder)
-        if not first.classes:
-            raise InputError(f"expected at least one image in {source.name}, found none")
-        runs, labels = [first], first.labels()
-        severity = FIRST_SEVERITY if search else 0  # a search begins in the middle
-        while severity and labels is not None:
-            place = None if folder is None else folder / REHEARSALS[severity].name
-            runs.append(self.answers(rehearsed([severity]), itself=False, folder=place))
-            severity = _next_severity(severity, first, runs[-1], labels)
-        origin = {**self.origin(policy, first.classes), **about}
+        every = Policy((*policy.terms, *degraded(() if search else rehearse).terms))
+        with kept_alive(self.execution.engine):
+            runs = [first := self.answers(every, folder=folder)]
+            if not first.classes:
+                raise InputError(f"expected at least one image in {source.name}, found none")
+            labels = first.labels()
+            severity = FIRST_SEVERITY if search else 0  # a search begins in the middle
+            while severity and labels is not None:
+                place = folder and folder / REHEARSALS[severity].name
+                runs.append(self.answers(rehearsed([severity]), itself=False, folder=place))
+                severity = _next_severity(severity, first, runs[-1], labels)
+        origin = self.origin(policy, first.classes)
         if folder is None:
             views = {kind: view for run in runs for kind, view in run.views().items()}
             record = Record(Predictions(views.pop(LOGITS)[:, 0], views), labels, origin)
@@ -280,47 +266,56 @@ class Run:
         self, policy: Policy, *, itself: bool = True, folder: Path | None = None
     ) -> "Answers":
         """Run the network on the images themselves, unless told otherwise, and on their views."""
-        execution, network = self.execution, self.network
-        device, passes = execution.device_of(network), policy.passes - (not itself)
-        writer, size = None, batch_size(execution.batch_size, device)
+        execution = self.execution
+        source = self.source
+        progress = self.execution.progress
+        device = execution.device_of(self.network)
+        writer = None
+        told = 0
+        size = batch_size(execution.batch_size, device)
+        how = device, size, self.seed, self.draws, itself, sheet_of(source.preprocess)
+        runner = Runner(self.network, policy, execution, *how)
         counts = ({LOGITS: 1} if itself else {}) | policy.repeats
-        if folder is not None:
-            writer = ShardWriter(folder, self._settings(policy, device), counts)
-        answers = Answers(self.source, self.labelling, counts, writer)
-        alone = nullcontext() if writer is None else locked(writer.settings)
-        how = device, bool(execution.channels_last), execution.half
-        here = nullcontext() if execution.engine else running(network, *how)
         title = "collecting" if itself else f"rehearsing, {policy}"
-        progress, told = execution.progress, 0
-        with alone, here:
-            size = size if writer is None else writer.begin(size)
+        here = execution.engine is None
+        with ExitStack() as stack:
+            if folder is not None:
+                writer = ShardWriter(folder, self._settings(policy, device), counts)
+                stack.enter_context(locked(writer.settings))
+                size = writer.begin(size)
+                runner.told = writer.keep_rows
+                runner.rows = writer.rows
+            if here:
+                stack.enter_context(runner.started())
+            answers = Answers(source, self.labelling, counts, writer)
             gaps = answers.resume()
-            total, done = self.source.count, answers.images
-            tells = None if callable(progress) else counted(title, total, shown=progress, done=done)
-            with tells or nullcontext() as tell:
-                for start, stop in gaps:
+            done = answers.images
+            shown = counted(title, source.count, shown=progress is True, done=done)
+            tell = stack.enter_context(shown)
+            for start, stop in gaps:
+                if writer is not None:
+                    writer.go_to(start, source)
+                wanted = batches_of(size, start, stop)
+                batches = (runner.run if here else partial(run_on_ray, runner))(source, wanted)
+                try:
+                    with closing(batches):
+                        for batch, logits in batches:
+                            answers.append(batch, logits)
+                            tell(answers.images)
+                            if callable(progress):
+                                progress((answers.images - told) * (policy.passes - (not itself)))
+                                told = answers.images
+                finally:
                     if writer is not None:
-                        writer.go_to(start, self.source)
-                    batches = self._batches(policy, itself, writer, size, start, stop)
-                    try:
-                        with closing(batches):
-                            for batch, logits in batches:
-                                answers.append(batch, logits)
-                                if tell is not None:
-                                    tell(answers.images)
-                                elif callable(progress):
-                                    progress((answers.images - told) * passes)
-                                    told = answers.images
-                    finally:
-                        if writer is not None:
-                            writer.flush()
+                        writer.flush()
             if writer is not None:
                 writer.finish()
         return answers
 
     def _settings(self, policy: Policy, device: torch.device) -> dict[str, Any]:
         """Return what changes bits: shards with other settings are not resumed."""
-        execution, labelling = self.execution, self.labelling
+        execution = self.execution
+        labelling = self.labelling
         named = labelling.labels is None and labelling.numbers is not None
         return {
             "model": fingerprint(self.network),
@@ -336,43 +331,12 @@ class Run:
             "compile": execution.compile,
         }
 
-    def _batches(
-        self,
-        policy: Policy,
-        itself: bool,
-        writer: ShardWriter | None,
-        size: int,
-        start: int,
-        stop: int | None,
-    ) -> Generator[tuple[Batch, Tensor]]:
-        """Yield batches with their answers, from this process or from a cluster."""
-        execution, network, wanted = self.execution, self.network, batches_of(size, start, stop)
-        device, here = execution.device_of(network), execution.engine is None
-        runner = Runner(
-            torch.compile(network) if execution.compile and here else network,
-            policy,
-            self.seed,
-            self.draws,
-            device if here else torch.device(device.type),
-            dtype_of(network),
-            bool(execution.channels_last),
-            size if writer is None else writer.rows,
-            execution.half,
-            writer.keep_rows if writer is not None and here else None,
-            itself,
-            self.sheet,
-        )
-        if here:
-            return runner.run(self.source.read(wanted, execution.workers), self.source.places)
-        showing = Showing(network, runner, execution.compile)
-        engine = Engine(execution.actors, device.type == "cuda", torch.get_num_threads())
-        return run_on_ray(showing, self.source, wanted, engine)
-
     def origin(self, policy: Policy, classes: int) -> dict[str, str]:
         """Describe the run as text, for the origin of a record."""
         from atta import __version__  # the package imports this module first
 
-        inner, source = self.network, self.source
+        inner = self.network
+        source = self.source
         while isinstance(inner, TorchModel) or (
             source.preprocess and isinstance(inner, Normalized)
         ):
@@ -392,7 +356,8 @@ class Run:
             "atta": __version__,
             "torch": torch.__version__,
         }
-        return {name: str(value) for name, value in known.items() if value is not None}
+        found = {name: str(value) for name, value in known.items() if value is not None}
+        return found | self.about
 
 
 @dataclass
@@ -406,39 +371,43 @@ class Answers:
     images: int = 0
     classes: int = 0
     parts: list[Tensor] = field(default_factory=list)
-    own: list[tuple[int, Tensor]] = field(default_factory=list)
+    own: dict[int, Tensor] = field(default_factory=dict)
     """Labels that came with the images, by the position of the first."""
 
     def resume(self) -> list[tuple[int, int | None]]:
         """Return what is left to do: everything, or what an earlier run did not finish."""
         if self.writer is None:
             return [(0, self.source.count)]
-        self.images, gaps, self.own = self.writer.resume(self.source)
-        if paths := self.writer.paths():
-            self._settle(read_tensors(paths[0], sealed=False)[0]["answers"].shape[2])
+        self.images, gaps, labels = self.writer.resume(self.source)
+        self.own = dict(labels)
+        for block in islice(self.blocks(), 1):
+            self._settle(block.shape[2])
         return gaps
 
     def _settle(self, classes: int) -> None:
         """Check labels and names now that the number of classes is known."""
-        self.classes, self.labelling = classes, self.labelling.settled(classes)
+        self.classes = classes
+        self.labelling = self.labelling.settled(classes)
         if (labels := self.labelling.labels) is not None:
             as_labels(labels, images=labels.shape[0], classes=classes)
 
     def append(self, batch: Batch, answers: Tensor) -> None:
         """Take the answers to a batch."""
-        start, n, k = batch.positions[0], answers.shape[0], answers.shape[2]
-        if self.classes and k != self.classes:
+        start = batch.positions[0]
+        n = answers.shape[0]
+        k = answers.shape[2]
+        if not self.classes:
+            self._settle(k)
+        if k != self.classes:
             raise InputError(
                 f"expected {self.classes} classes as before, got {k} from "
                 f"{self.source.where(start)} on"
             )
-        if not self.classes:
-            self._settle(k)
         own = self.labelling.own(batch.labels)
         if own is not None:
             if self.labelling.labels is None:
                 as_labels(own, images=n, classes=k)
-            self.own.append((start, own))
+            self.own[start] = own
         self.images += n
         if self.writer is None:
             self.parts.append(answers)
@@ -449,35 +418,34 @@ class Answers:
         """Return the labels that were given, or those that came with the images, in order."""
         if self.labelling.labels is not None or not self.own:
             return self.labelling.labels
-        return torch.cat([part for _, part in sorted(self.own, key=operator.itemgetter(0))])
+        return torch.cat([self.own[start] for start in sorted(self.own)])
 
     def blocks(self) -> Iterator[Tensor]:
-        """Yield all answers, (n, passes, k), piece by piece."""
+        """Return all answers, (n, passes, k), piece by piece."""
         if self.writer is None:
-            yield from self.parts
-        else:
-            for path in self.writer.paths():
-                yield read_tensors(path, sealed=False)[0]["answers"]
+            return iter(self.parts)
+        return (read_tensors(path, sealed=False)[0]["answers"] for path in self.writer.paths())
 
     def views(self) -> dict[str, Tensor]:
         """Return the logits of each pass by kind, the images themselves under `LOGITS`."""
-        sizes = list(self.counts.values())
-        blocks = [torch.split(block, sizes, dim=1) for block in self.blocks()]
-        kinds = zip(*blocks, strict=True)
-        return {kind: torch.cat(parts) for kind, parts in zip(self.counts, kinds, strict=True)}
+        return by_kind(self.blocks(), self.counts)
+
+
+def by_kind(blocks: Iterable[Tensor], counts: Mapping[str, int]) -> dict[str, Tensor]:
+    """Return the logits (n, repeats, k) of each kind of view from all passes (n, passes, k)."""
+    parts = zip(*(torch.split(block, [*counts.values()], dim=1) for block in blocks), strict=True)
+    return {kind: torch.cat(part) for kind, part in zip(counts, parts, strict=True)}
 
 
 def _next_severity(severity: int, base: Answers, rehearsal: Answers, labels: Tensor) -> int:
     """Return where to go on: up if accuracy hardly fell, down near chance, 0 to end."""
     accuracies = []
     for run in (base, rehearsal):
-        right = start = 0
-        for part in run.blocks():
-            right += int((part[:, 0].argmax(dim=1) == labels[start : start + len(part)]).sum())
-            start += len(part)
-        accuracies.append(right / start)
+        winners = torch.cat([part[:, 0].argmax(dim=1) for part in run.blocks()])
+        accuracies.append(int((winners == labels).sum()) / len(labels))
     (before, after), chance = accuracies, 1 / base.classes
-    fell, near_chance = before - after >= FALL, after - chance < FALL * (before - chance)
+    fell = before - after >= FALL
+    near_chance = after - chance < FALL * (before - chance)
     if severity == FIRST_SEVERITY:
         return int(near_chance) if fell else max(REHEARSALS)
     return 2 if severity == 1 and not fell else 0

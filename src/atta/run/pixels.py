@@ -9,7 +9,7 @@
 A pixel is a row of an ordinary record, and `images` says which image it belongs to.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,6 +25,8 @@ from atta.networks.adapters import Dense
 from atta.networks.borrowing import dtype_of
 from atta.networks.description import fingerprint
 from atta.record.predictions import Predictions, Record
+from atta.record.store import LOGITS
+from atta.run.collect import by_kind
 from atta.run.runner import IMAGE, Execution, as_pixels, failing_on, logits_of, running
 
 PIXELS = 200
@@ -66,61 +68,62 @@ class PixelRun:
     ignored: int = 255
     seed: int = 0
 
-    def record(self, policy: Policy, rehearsals: Policy, about: dict[str, str]) -> Sampled:
+    def record(self, policy: Policy, rehearsals: Policy, about: Mapping[str, str]) -> Sampled:
         """Record random pixels: those with labels, if there are masks, and any."""
         device = self.execution.device_of(self.network)
-        rows, every = list[dict[str, list[Tensor]]](), list[dict[str, list[Tensor]]]()
-        labels = list[Tensor]()
+        half = self.execution.half
         views = Policy((*policy.terms, *rehearsals.terms))
+        shown = self.execution.progress is True
+        known = list[Tensor]()
+        anywhere = list[Tensor]()
+        labels = list[Tensor]()
         with (
-            running(self.network, device, False, self.execution.half),
-            counted(
-                "sampling pixels", len(self.scenes), shown=self.execution.progress is True
-            ) as tell,
+            running(self.network, device, False, half),
+            counted("sampling pixels", len(self.scenes), shown=shown) as tell,
         ):
             for number, (pixels, mask) in enumerate(self.scenes):
                 images = as_pixels(pixels[None].to(device), dtype_of(self.network))
-                places, free = self._places(number, pixels.shape[1:], mask)
-                own, free_own = dict[str, list[Tensor]](), dict[str, list[Tensor]]()
+                places = free = self._drawn(torch.arange(pixels[0].numel()), number)
+                if mask is not None:
+                    with_class = (mask.flatten() != self.ignored).nonzero().flatten()
+                    places = self._drawn(with_class, number)
+                    labels.append(mask.flatten()[places])
+                own = list[Tensor]()
+                others = list[Tensor]()
                 for view, _, logits in passes(self.network, images, views, number):
                     if view == IMAGE:
                         self._check(logits, mask, number)
-                    own.setdefault(view, []).append(_at(logits, places))
+                    flat = logits[0].flatten(1)
+                    own.append(flat[:, places.to(device)].T.cpu())
                     if not view.startswith(REHEARSAL):
-                        free_own.setdefault(view, []).append(_at(logits, free))
-                rows.append(own)
-                every.append(free_own)
-                if mask is not None:
-                    labels.append(mask.flatten()[places])
+                        others.append(flat[:, free.to(device)].T.cpu())
+                known.append(torch.stack(own, dim=1))
+                anywhere.append(torch.stack(others, dim=1))
                 tell(number + 1)
         if labels and not sum(map(len, labels)):
             raise InputError(
                 f"expected pixels with a class in the masks, got none: all are {self.ignored}, "
                 "which ignore_index says is no class"
             )
-        predictions = _joined(rows)
         origin = {
             "dataset": self.scenes.name,
             "model": fingerprint(self.network),
-            "images": str(len(rows)),
+            "images": str(len(known)),
             "pixels": str(self.pixels),
             "draws": "stratified",
             "policy": str(policy),
             "passes": str(policy.passes),
+            **about,
         }
-        known = torch.cat(labels) if labels else None
-        return Sampled(Record(predictions, known, origin | about), _joined(every))
+        record = Record(_joined(known, views), torch.cat(labels) if labels else None, origin)
+        return Sampled(record, _joined(anywhere, policy))
 
-    def _places(
-        self, number: int, size: Sequence[int], mask: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Draw pixels with labels, and any pixels, as functions of the seed and the image."""
-        total = size[0] * size[1]
-        free = _drawn(torch.arange(total), self.pixels, self.seed, number)
-        if mask is None:
-            return free, free
-        known = (mask.flatten() != self.ignored).nonzero().flatten()
-        return _drawn(known, self.pixels, self.seed, number), free
+    def _drawn(self, places: Tensor, number: int) -> Tensor:
+        """Draw some of the places in an image, always alike for a seed and an image."""
+        key = random_numbers("pixels", 1, torch.tensor([number]), seed=self.seed)
+        generator = torch.Generator().manual_seed(int(key.double() * 2**24) + number * 2**24)
+        order = torch.randperm(len(places), generator=generator)[: self.pixels]
+        return places[order].sort().values
 
     def _check(self, logits: LogitMaps, mask: Tensor | None, number: int) -> None:
         """Refuse logits that are not finite, and masks of other classes."""
@@ -141,7 +144,8 @@ def passes(network: Dense, images: Tensor, policy: Policy, number: int = 0) -> I
     own = run(images)
     yield Pass(IMAGE, 0, own)
     for view, repeats in policy.terms:
-        back, count = inverse_of(view), view.count(images)
+        back = inverse_of(view)
+        count = view.count(images)
         for repeat in range(repeats):
             if view.stratified:
                 u = stratified_numbers(view.name, count, repeats)[repeat]
@@ -152,22 +156,9 @@ def passes(network: Dense, images: Tensor, policy: Policy, number: int = 0) -> I
             yield Pass(view.name, repeat, back(run(view(images, u)), own, u))
 
 
-def _joined(rows: Sequence[dict[str, list[Tensor]]]) -> Predictions:
-    """Make predictions of the sampled rows of each image, (pixels, k) for each pass."""
-    views = {view: torch.cat([torch.stack(each[view], dim=1) for each in rows]) for view in rows[0]}
-    sizes = torch.tensor([len(each[IMAGE][0]) for each in rows])
+def _joined(rows: Sequence[Tensor], policy: Policy) -> Predictions:
+    """Make predictions of the sampled pixels of each image, (pixels, passes, k)."""
+    views = by_kind(rows, {LOGITS: 1, **policy.repeats})
+    sizes = torch.tensor([len(each) for each in rows])
     images = torch.arange(len(rows)).repeat_interleave(sizes)
-    return Predictions(views.pop(IMAGE)[:, 0], views, images)
-
-
-def _at(logits: LogitMaps, places: Tensor) -> Tensor:
-    """Return the logits (pixels, k) of these pixels of one image."""
-    return logits[0].flatten(1)[:, places.to(logits.device)].T.cpu()
-
-
-def _drawn(places: Tensor, count: int, seed: int, number: int) -> Tensor:
-    """Draw some of the places without replacement, always alike for a seed and an image."""
-    key = random_numbers("pixels", 1, torch.tensor([number]), seed=seed)
-    generator = torch.Generator().manual_seed(int(key.double() * 2**24) + number * 2**24)
-    order = torch.randperm(len(places), generator=generator)[:count]
-    return places[order].sort().values
+    return Predictions(views.pop(LOGITS)[:, 0], views, images)

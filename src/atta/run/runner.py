@@ -9,9 +9,9 @@ network is run: device, batch size, precision, workers, engine; the same everywh
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from inspect import signature
-from itertools import chain
+from itertools import chain, groupby, islice
 from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 import torch
@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from atta._base.errors import InputError, first_line, require, suggest
 from atta._base.settings import Count
-from atta.data.loading import Positions, Workers, check_workers
+from atta.data.loading import Workers, check_workers
 from atta.data.photographs import Sheet
-from atta.data.source import Batch
+from atta.data.source import Batch, Batches, Source
 from atta.data.views import Policy
 from atta.networks.borrowing import borrowed, device_of, dtype_of, find_device
 from atta.record.predictions import Predictions
@@ -34,15 +34,15 @@ IMAGE = "the image itself"
 Shown: TypeAlias = tuple[str, int, Tensor]
 """Name of a view, repeat, and the images in this view."""
 Network: TypeAlias = Callable[[Tensor], Tensor]
-RAY: Literal["ray"] = "ray"
+RAY = "ray"
 
 
 # ---- how -----------------------------------------------------------------------------------------
 
 
 def check_engine(
-    engine: str | None, actors: int | None = None, called: Callable[[str], str] = lambda name: name
-) -> Literal["ray"] | None:
+    engine: str | None, actors: int | None = None, called: Callable[[str], str] = str
+) -> None:
     """Check the options before anything is read; `called` converts their names for messages."""
     if engine not in (None, RAY):
         raise InputError(
@@ -52,10 +52,8 @@ def check_engine(
         raise InputError(f"{called('actors')}: expected {called('engine')} ray as well, got none")
     if actors is not None and actors < 1:
         raise InputError(f"{called('actors')}: expected 1 or more, got {actors}")
-    if engine is None:
-        return None
-    import_ray()
-    return RAY
+    if engine is not None:
+        import_ray()
 
 
 def import_ray() -> Any:
@@ -218,17 +216,13 @@ def failing_on(images: Tensor, *passed: type[Exception]) -> Iterator[None]:
 def run_views(network: Network, shown: Iterable[Shown], most: int) -> list[Shown]:
     """Return the logits of each view, (n, k), with up to `most` views of one size in a pass."""
     answers: list[Shown] = []
-    group: list[Shown] = []
-    for view in chain(shown, [None]):  # None ends the last group
-        if group and (view is None or len(group) == most or view[2].shape != group[0][2].shape):
+    for _, alike in groupby(shown, key=lambda view: view[2].shape):
+        while group := list(islice(alike, most)):
             views = [images for *_, images in group]
             logits = network(torch.cat(views) if len(views) > 1 else views[0])
             each = logits.reshape(len(views), views[0].shape[0], -1)
-            names = [(name, repeat) for name, repeat, _ in group]
-            answers += [(*name, one) for name, one in zip(names, each, strict=True)]
-            group = []
-        if view is not None:
-            group.append(view)
+            for (name, repeat, _), one in zip(group, each, strict=True):
+                answers.append((name, repeat, one))
     return answers
 
 
@@ -278,54 +272,66 @@ class _Pending(NamedTuple):
         """Wait for the answers and check that they are finite."""
         if self.event is not None:
             self.event.synchronize()
-        if torch.isfinite(self.logits.sum()):  # one pass; a sum that overflows is looked at below
-            return self.logits
         bad = ~torch.isfinite(self.logits)
-        if bad.any():
-            image, view = bad.any(dim=2).nonzero()[0].tolist()
-            value = float(self.logits[image, view][bad[image, view]][0])
-            places = self.indices[bad.flatten(1).any(dim=1)].tolist()
-            some = ", ".join(map(str, places[:5]))
-            some += f" and {len(places) - 5} more" if len(places) > 5 else ""
-            raise InputError(
-                f"expected finite logits, got {value} for images {some}, first in the view "
-                f"{self.names[view]}"
-            )
-        return self.logits
+        if not bad.any():
+            return self.logits
+        first = tuple(bad.nonzero()[0].tolist())
+        images = self.indices[bad.flatten(1).any(dim=1)].tolist()
+        some = ", ".join(map(str, images[:5]))
+        some += f" and {len(images) - 5} more" if len(images) > 5 else ""
+        raise InputError(
+            f"expected finite logits, got {float(self.logits[first])} for images {some}, first in "
+            f"the view {self.names[first[1]]}"
+        )
 
 
 @dataclass
 class Runner:
-    """Runs a network on batches: `rows` images go into one forward pass, fewer once a GPU is full.
+    """Runs a network on batches.
 
-    Without `itself`, only the views are run. With `sheet`, the images are sheets of views of the
-    photograph. `half` is the dtype of autocast, `told` is called with the number of rows when it
-    was halved, so that a resumed run does the same.
+    Args:
+        network: The network.
+        policy: The views.
+        execution: Precision, memory layout and workers.
+        device: Where the network runs.
+        rows: Images in a forward pass; fewer once a GPU is full.
+        seed, draws: How random views are drawn.
+        itself: Whether the image itself is run, too.
+        sheet: Where images and views of the photograph are, if the images are sheets.
+        told: Called with the number of rows when it was halved, so that a resumed run does the
+            same.
     """
 
-    forward: Network
+    network: nn.Module
     policy: Policy
+    execution: Execution
+    device: torch.device
+    rows: int
     seed: int
     draws: str
-    device: torch.device
-    dtype: torch.dtype
-    channels_last: bool
-    rows: int
-    half: torch.dtype | None = None
-    told: Callable[[int], None] | None = None
     itself: bool = True
     sheet: Sheet | None = None
+    told: Callable[[int], None] | None = None
+    _forward: Network = field(init=False, repr=False)
 
-    def run(
-        self, batches: Iterable[Batch], places: Callable[[Positions], Tensor]
-    ) -> Generator[tuple[Batch, Tensor]]:
+    @contextmanager
+    def started(self) -> Iterator[None]:
+        """Move the network to its device, and compile it if that was asked for."""
+        how = self.execution
+        with running(self.network, self.device, bool(how.channels_last), how.half):
+            self._forward = torch.compile(self.network) if how.compile else self.network
+            yield
+
+    def run(self, source: Source, wanted: Batches) -> Generator[tuple[Batch, Tensor]]:
         """Yield each batch with its answers; a GPU already works on the next batch meanwhile."""
-        source, waiting = iter(batches), list[tuple[Batch, _Pending]]()
+        batches = iter(source.read(wanted, self.execution.workers))
+        waiting = list[tuple[Batch, _Pending]]()
         while True:
             try:
-                batch = next(source, None)
+                batch = next(batches, None)
                 if batch is not None:
-                    waiting.append((batch, self.begin(batch.pixels, places(batch.positions))))
+                    places = source.places(batch.positions)
+                    waiting.append((batch, self.begin(batch.pixels, places)))
             except BaseException:  # finished batches are not lost
                 yield from ((done, pending.finish()) for done, pending in waiting)
                 raise
@@ -336,49 +342,51 @@ class Runner:
             if batch is None:
                 return
 
-    def begin(self, pixels: Tensor, indices: Tensor) -> _Pending:
+    def begin(self, pixels: Tensor, places: Tensor) -> _Pending:
         """Run the network on a batch and its views; on a GPU, without waiting for the answers."""
         if upload := self.device.type == "cuda" and pixels.device.type == "cpu":
             pixels = pixels.pin_memory()  # from elsewhere, an upload waits for the batch before
         # Bytes are uploaded as bytes, and become pixels there.
         there = pixels.to(self.device, non_blocking=upload).contiguous()
-        images = as_pixels(there, self.dtype)
+        images = as_pixels(there, dtype_of(self.network))
         most = max(1, self.rows // pixels.shape[0])  # few images leave room for several views
         with without_autocast(self.device):  # views are made in full precision
             crop = images if self.sheet is None else self.sheet.crop(images)
             views = self.policy.render(
-                images, indices, seed=self.seed, draws=self.draws, sheet=self.sheet
+                images, places, seed=self.seed, draws=self.draws, sheet=self.sheet
             )
             itself = [(IMAGE, 0, crop)] if self.itself else []
-            shown = run_views(self._forward, chain(itself, views), most)
+            shown = run_views(self._in_parts, chain(itself, views), most)
         names = [f"{name}, repeat {repeat}" if repeat else name for name, repeat, _ in shown]
         answers = [answer for *_, answer in shown]
-        classes = [answer.shape[1] for answer in answers]
-        for name, k in zip(names, classes, strict=True):
-            if k < 2 or k != classes[0]:
-                same = f"{classes[0]} classes as for {IMAGE}"
+        classes = answers[0].shape[1]
+        for name, answer in zip(names, answers, strict=True):
+            if (k := answer.shape[1]) < 2 or k != classes:
+                same = f"{classes} classes as for {IMAGE}"
                 expected = "at least two classes" if k < 2 else same
                 raise InputError(f"expected the model to return {expected}, got {k} for {name}")
         logits = torch.stack(answers, dim=1)
         if self.device.type != "cuda":
-            return _Pending(logits.cpu(), indices, names)
+            return _Pending(logits.cpu(), places, names)
         pinned = torch.empty(logits.shape, dtype=logits.dtype, pin_memory=True)
         pinned.copy_(logits, non_blocking=True)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self.device))
-        return _Pending(pinned, indices, names, event)
+        return _Pending(pinned, places, names, event)
 
-    def _forward(self, images: Tensor) -> Tensor:
+    def _in_parts(self, images: Tensor) -> Tensor:
         """Run images in one pass, or in smaller ones once a GPU is full."""
+        half = self.execution.half
+        dtype = dtype_of(self.network)
         while True:
             try:
-                mixed = torch.autocast(self.device.type, self.half) if self.half else nullcontext()
+                mixed = torch.autocast(self.device.type, half) if half else nullcontext()
                 with mixed, failing_on(images, torch.cuda.OutOfMemoryError):
                     answers = []
                     for part in torch.split(images, self.rows):
-                        if self.channels_last:
-                            part = part.to(self.dtype).contiguous(memory_format=torch.channels_last)
-                        answers.append(logits_of(self.forward, part, self.dtype))
+                        if self.execution.channels_last:
+                            part = part.to(dtype).contiguous(memory_format=torch.channels_last)
+                        answers.append(logits_of(self._forward, part, dtype))
                     return torch.cat(answers)
             except torch.cuda.OutOfMemoryError as error:
                 if self.rows == 1:
