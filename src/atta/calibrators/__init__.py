@@ -18,6 +18,7 @@ module lists all of them by name (METHODS, CALIBRATORS) and loads calibrators fr
 |-----------|-------------------------------------------------------------------|
 | base      | the base classes of methods and calibrators                       |
 | shift     | estimate the accuracy on unlabelled images, adapt a calibrator    |
+| alarm     | watch a stream of images for drift                                |
 | risk      | thresholds that keep a promised risk, and decisions by cost        |
 | conformal | sets of classes with a promised coverage, for any calibrator      |
 | crossval  | compare methods on held-out images                                |

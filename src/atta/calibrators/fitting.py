@@ -56,7 +56,6 @@ def prepared(
     predictions: Predictions,
     labels: Labels,
     prepare: Callable[[Predictions, Labels], Prepared],
-    size: int | None = None,
 ) -> Callable[[], Iterable[Prepared]]:
     """Return a function that yields the prepared pieces, and keeps them if they are small.
 
@@ -64,7 +63,7 @@ def prepared(
     """
 
     def anew() -> Iterator[Prepared]:
-        return starmap(prepare, pieces(predictions, labels, size))
+        return starmap(prepare, pieces(predictions, labels))
 
     most = KEPT_LOGITS
     if predictions.device.type == "cuda":

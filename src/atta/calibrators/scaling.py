@@ -11,7 +11,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import product, starmap
 from typing import Annotated, Literal, TypeAlias
 
 import torch
@@ -22,7 +22,7 @@ from atta._base.errors import InputError
 from atta._base.settings import Folds, Seed, shown
 from atta._base.types import Labels, Logits, Probs
 from atta.calibrators.base import Calibrator, Method, Views
-from atta.calibrators.fitting import cholesky, fold_splits, minimize, prepared
+from atta.calibrators.fitting import cholesky, fold_splits, minimize, pieces
 from atta.functional import can_look, guard_class
 from atta.record.predictions import Predictions
 
@@ -137,7 +137,11 @@ def fit_temperature(given: Predictions | Logits, labels: Labels) -> Tensor:
         # How far each class is behind the first.
         return part.logits.double() - part.logits.amax(dim=-1, keepdim=True), labels
 
-    parts = prepared(alone, labels, prepare, PIECE_LOGITS)
+    def parts() -> Iterable[tuple[Tensor, Labels]]:
+        return kept or starmap(prepare, pieces(alone, labels, PIECE_LOGITS))
+
+    kept = None  # many pieces are prepared again in each step: kept, they would fill the memory
+    kept = list(parts()) if stride == 1 else None
     sums, right = torch.zeros(2, dtype=torch.float64), True
     for behind, own in parts():
         true = behind.gather(1, own[:, None])
