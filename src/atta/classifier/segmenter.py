@@ -316,19 +316,18 @@ def _folded(calibrator: Calibrator) -> tuple[Calibrator, dict[str, Tensor]]:
 # ---- calibrating ---------------------------------------------------------------------------------
 
 
-POLICIES = {
-    text: Policy.parse(text)
-    for text in (
-        "flip + scale-75 + scale-125",
-        "flip + scale-125",
-        "flip",
-        "scale-75 + scale-125",
-        "scale-125",
-        "flip + scale-50 + scale-75 + scale-125",
-        "flip + scale-50 + scale-75 + scale-125 + scale-150",
-    )
-}
-"""The policies that `auto` tries, if they fit the budget; the first that does is the default."""
+MODERATE = (
+    "flip + scale-75 + scale-125",
+    "flip-scale-75 + scale-125 + flip-scale-150",
+    "flip + scale-125",
+    "flip",
+    "scale-125",
+    "flip + scale-50 + scale-75 + scale-125 + scale-150",
+)
+ENLARGING = ("scale-75 + flip-scale-75 + scale-200", "scale-75 + scale-200", "scale-200")
+"""Policies that `auto` tries within the budget; the first is the default. Small images are enlarged
+first: to twice the sides, a pass costs as much as four."""
+SMALL = 1 << 18  # pixels of a small image, such as 512 x 512
 
 
 @dataclass(frozen=True)
@@ -347,13 +346,8 @@ class Wanted:
 def calibrate_segmenter(
     model: object, images: Any, masks: Any, wanted: Wanted
 ) -> CalibratedSegmenter:
-    """Turn a segmentation network into a calibrated segmenter: `atta.calibrate` with masks.
-
-    All candidates are compared on random labelled pixels of images that they were not fitted on.
-    """
+    """Turn a segmentation network into a calibrated segmenter: `atta.calibrate` with masks."""
     reading, options, preprocess = wanted.reading, wanted.options, wanted.reading.preprocess
-    policies = candidates(wanted.policy, wanted.budget, wanted.method, policies=POLICIES)
-    check_inverses(views := Policy.union(*policies.values()))
     if preprocess is not None and (preprocess.resize or preprocess.crop):
         raise InputError(
             "preprocess: expected only mean and std for segmentation, where images keep their "
@@ -361,11 +355,15 @@ def calibrate_segmenter(
         )
     found = scenes(images, masks, reading.channels)
     check_folds(len(found))
+    image = found[0].pixels
+    known = ENLARGING + MODERATE if image[0].numel() <= SMALL else MODERATE
+    tried = {text: Policy.parse(text) for text in known}
+    policies = candidates(wanted.policy, wanted.budget, wanted.method, policies=tried)
+    check_inverses(views := Policy.union(*policies.values()))
     network = as_dense(model, preprocess)
     device = wanted.execution.device_of(network)
     network.to(device)
-    first = found[0].pixels[None].to(device)
-    network = fitted(network.eval(), as_pixels(first, dtype_of(network)))
+    network = fitted(network.eval(), as_pixels(image[None].to(device), dtype_of(network)))
     record, anywhere = _sampled(network, found, wanted.execution, views, wanted.rehearse, options)
     look_over(record)
     labels, predictions = record.require_labels(), record.predictions
@@ -387,7 +385,7 @@ def calibrate_segmenter(
         network,
         calibrator,
         policy,
-        image_shape=tuple(found[0].pixels.shape),
+        image_shape=tuple(image.shape),
         class_names=reading.class_names or class_names_of(network),
         summary=summarise(calibrator, policy, chosen, answers[best][1], judged),
         preprocess=preprocess,

@@ -106,17 +106,10 @@ def collect(
     ],
     *,
     policy: Annotated[str, Option(help='A policy by name or as text: "flip + 5 crop".')] = "aug8",
-    shift: Annotated[
-        int | None, Option(metavar="SEED", help="First add the noise and blur of CIFAR-10*.")
-    ] = None,
+    shift: Annotated[int | None, Option(metavar="SEED", help="Add the noise of CIFAR-10*.")] = None,
     seed: Seed = 0,
     draws: Annotated[str, Option(help="random, as in the paper, or stratified.")] = "random",
-    rehearse: Annotated[
-        bool,
-        Option(
-            "--rehearse", help="Also record degraded images, for hedged methods: up to 3 passes."
-        ),
-    ] = False,
+    rehearse: Annotated[bool, Option("--rehearse", help="Also run degraded images.")] = False,
     source: Source,
     photographs: Photographs,
     running: Running,

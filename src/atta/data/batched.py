@@ -136,7 +136,7 @@ def moves_of(view: View, h: int, w: int, u: Tensor) -> Tensor:
     """Return the place of each pixel that a view shows, if it moves pixels only."""
     # An image whose pixels are their own places shows where the view moves each of them.
     image = torch.arange(h * w, dtype=torch.float64, device=u.device).reshape(1, 1, h, w)
-    return view(image.expand(len(u), -1, -1, -1), u)[:, 0].long()
+    return view(image.expand(len(u), -1, -1, -1), u)[:, 0].long().contiguous()  # for broadcasts
 
 
 def _moved(images: Images, places: Tensor) -> Tensor:

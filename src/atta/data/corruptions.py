@@ -163,12 +163,15 @@ def motion_blur(images: Images, u: Numbers, radius: float, deviation: float) -> 
     return blurred
 
 
-def zoom_blur(images: Images, stop: float, step: float) -> Images:
-    """Average the image and versions that are enlarged by 1, 1 + `step`, ... up to `stop`."""
-    factors = torch.arange(1, stop, step, dtype=torch.float64, device=images.device)
+def zoom_blur(images: Images, stop: float, apart: float) -> Images:
+    """Average the image and versions that are enlarged by 1, 1 + `apart`, ... up to `stop`."""
+    factors = torch.arange(1, stop, apart, dtype=torch.float64, device=images.device)
+    rows, columns = transforms.from_centre(images)
     total = images.clone()
-    for factor in factors:
-        total += transforms.zoom(images, (1 / factor).reshape(1, 1))
+    for step in 1 / factors:
+        total += transforms.sample(
+            images, (rows * step)[None, :, None], (columns * step)[None, None]
+        )
     return total / (len(factors) + 1)
 
 
@@ -308,7 +311,8 @@ def _rehearse(images: Images, u: Numbers, *, severity: int) -> Images:
     picked, shown = pick(u[:, 0], len(FAMILIES)), images.clone()
     for family in set(picked.tolist()):
         view, rows = _VIEWS[severity][family], picked == family
-        shown[rows] = view(images[rows], u[rows, 1 : 1 + view.count(images)])
+        numbers = [u[rows, 1 : 1 + view.count(images)]] if view.random else []
+        shown[rows] = view.transform(images[rows], *numbers)
     return shown
 
 

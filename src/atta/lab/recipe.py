@@ -186,8 +186,8 @@ def load_trained(
         load_weights(model, path)
         object.__setattr__(model, "class_names", tuple(map(str, metadata["classes"])))
         return Normalized(model, metadata["mean"], metadata["std"]).eval(), metadata
-    except InputError:
-        raise
+    except InputError as error:
+        raise InputError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             f"{path} does not describe a network: {first_line(error)}; use a copy, or train again"
