@@ -183,22 +183,22 @@ def page(draws: int) -> str:
             "",
             f"`classifier.at_risk(r)` promises that at most r of the answered images are wrong, with probability {1 - DELTA:.0%}; "
             "[the guide](guide.md#7-deploy-it) says how to use it. "
-            f"Here it was tried {draws} times on each of these networks, each time with 1000 other images to calibrate on and all "
-            "others to test. *Broken* is how often more of the answers were wrong than promised, which should be at most "
-            f"{DELTA:.0%}; it was at most {worst:.1%} on every row. *Answered* is the mean share of the test images that get an answer; a draw in which no threshold can "
-            "promise the risk answers none, and *none* is how often that happens.",
+            f"We tried it {draws} times on each of these networks. Each time, 1000 other images calibrate and all others test it. "
+            "*Broken* is how often more of the answers were wrong than promised, which should be at most "
+            f"{DELTA:.0%}. It was at most {worst:.1%} on every row. *Answered* is the mean share of the test images that get an "
+            "answer. If no threshold can promise the risk, a draw answers no image; *none* is how often that happens.",
             "",
             *risks(found),
             "",
-            "MAPIE controls the precision of a binary classifier. Its score here is the cross-validated confidence of C-ATTA, its label "
-            "whether the class is right, and it tests 100 thresholds, which lie closer together near 1, with its default correction for "
-            "many tests (Bonferroni and Holm). Our thresholds are tested in a fixed sequence, which needs no such correction.",
+            "MAPIE controls the precision of a binary classifier. Its score here is the cross-validated confidence of C-ATTA; its label "
+            "is whether the class is right. It tests 100 thresholds, closer together near 1, with its default correction for many tests "
+            "(Bonferroni and Holm). Our thresholds are tested in a fixed sequence, which needs no such correction.",
             "",
             "## Is `confidence` better than the largest probability?",
             "",
-            "`classifier.confidence` is the probability of the class without what the guard adds to it. The Brier score is that of the "
-            "predicted class, relative to the largest probability of the same classifier, with the 95 % interval over test images: "
-            f"negative is better. ECEs have 15 bins. All numbers are means over {FEW} draws of 1000 images to calibrate on.",
+            "`classifier.confidence` is the probability of the class without what the guard adds to it. Its Brier score for the "
+            "predicted class is compared with that of the largest probability, with the 95 % interval over test images. "
+            f"Negative is better. ECEs have 15 bins. All numbers are means over {FEW} draws of 1000 images to calibrate on.",
             "",
             *confidences(),
             "",

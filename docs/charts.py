@@ -75,8 +75,8 @@ def gain() -> Any:
         x2="high:Q",
     )
     point = base.mark_point(filled=True, size=70, color=BLUE).encode(x=alt.X("nll:Q", scale=scale))
-    text = base.mark_text(align="left", dx=12).encode(
-        x="nll:Q", text=alt.Text("nll:Q", format=".4f")
+    text = base.mark_text(align="left", dx=8).encode(
+        x="high:Q", text=alt.Text("nll:Q", format=".4f")
     )
     return alt.layer(bar, point, text, width=330, height=180)
 

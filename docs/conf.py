@@ -61,6 +61,7 @@ autodoc_typehints_format = "short"
 copybutton_prompt_text = "$ "
 html_math_renderer = "mathml"
 html_theme = "furo"
+pygments_dark_style = "github-dark"  # furo's own underlines names of modules like links
 html_title = "atta"
 html_static_path = ["site/static"]
 html_extra_path = ["site/extra"]
@@ -86,12 +87,14 @@ def setup(app: Any) -> None:
 
 
 def _unbroken(app: Any, name: str, source: list[str]) -> None:
-    """Keep a number of a table together with its interval, its sign and its mark."""
+    """Keep a number of a table together with its sign, its mark and its interval."""
     tied = "\u00a0"
     lines = source[0].splitlines(keepends=True)
     for number, line in enumerate(lines):
         if line.startswith("|"):
-            lines[number] = re.sub(r" ([±%✓✗])", rf"{tied}\1", line).replace("± ", f"±{tied}")
+            line = re.sub(r" ([±%✓✗])", rf"{tied}\1", line).replace("± ", f"±{tied}")
+            line = re.sub(r"% (−|=|\*\*\+\*\*) ", rf"%{tied}\1 ", line)
+            lines[number] = re.sub(r"(\(\S+) to (\S+\))", rf"\1{tied}to{tied}\2", line)
     source[0] = "".join(lines)
 
 

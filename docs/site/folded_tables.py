@@ -6,7 +6,16 @@ from typing import Any
 from docutils import nodes
 
 LONGEST = 10  # rows of a table that is not folded
-PAGES = ("method", "past-the-paper", "reliability", "risk", "shift", "speed", "which-method")
+PAGES = (
+    "method",
+    "past-the-paper",
+    "reliability",
+    "risk",
+    "segmentation",
+    "shift",
+    "speed",
+    "which-method",
+)
 
 
 def _fold(app: Any, tree: nodes.document) -> None:

@@ -87,7 +87,8 @@ def test_the_page_is_one_file_that_fetches_nothing_and_says_what_it_is_of(port: 
     assert (status, headers.get_content_type()) == (200, "text/html")
     assert "my &lt;network&gt;" in page
     assert "A &amp; B." in page
-    assert "A 90 % set holds the true class of 90 % of all images" in page
+    assert "A 90 % set contains the true class of 90 % of all images" in page
+    assert len(re.findall(r"\b\d+ classes\b", page)) == 1
     assert "{{" not in page
     assert not re.findall(r"""(?:src|href)=["'](?!data:)""", page)
     policy = headers["Content-Security-Policy"]

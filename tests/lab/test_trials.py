@@ -97,6 +97,7 @@ def test_all_images_can_be_taken_in_one_way_only(record: Record) -> None:
     assert results.names("split") == [0]
     assert results.names("validation") == [300]
     with pytest.raises(
-        InputError, match="300 images: expected fewer of them for validation, got 300"
+        InputError,
+        match="300 images: expected fewer of them for validation, got 300; try validation=150",
     ):
         run(small(test="b", aligned=True, validation=0), {"a": record, "b": record})

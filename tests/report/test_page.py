@@ -586,6 +586,7 @@ def test_a_thousand_classes_fit_on_a_page() -> None:
     assert [e["text"].count("Carcharodon") for e in folded] == [1003], (
         "the first three in the line, all of them behind it"
     )
+    assert all(e.get("tabindex") == "0" for e in page.all("ol")), "a list that scrolls takes focus"
     (line,) = (e["text"] for e in page.all("summary") if "in all" in e["text"])
     assert line == f"{' · '.join(names[:3])} · … (1000 in all)"
 

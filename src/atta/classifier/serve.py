@@ -617,12 +617,15 @@ def _page(explainer: Explainer, title: str, note: str) -> tuple[str, str]:
     classifier = explainer.classifier
     sheet, classes = sheet_of(classifier.preprocess), len(classifier.names)
     size = " × ".join(map(str, sheet.size if sheet else classifier.image_shape[1:]))
-    facts = [*about(classifier), f"{classes} classes · images of {size} pixels"]
+    facts = [*about(classifier)]
+    if not any(f"{classes} classes" in fact for fact in facts):
+        facts.append(f"{classes} classes")
+    facts.append(f"images of {size} pixels")
     facts += [note] if note else []
     if explainer.coverage is not None:
         share = f"{100 * explainer.coverage:g} %"
         facts.append(
-            f"A {share} set holds the true class of {share} of all images "
+            f"A {share} set contains the true class of {share} of all images "
             "that are like those it was calibrated on."
         )
     if classifier.promise is not None:

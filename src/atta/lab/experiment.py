@@ -266,7 +266,8 @@ def trials(experiment: Experiment, records: Mapping[str, Record]) -> Iterator[li
         if size > images - (experiment.test == REST or experiment.aligned):
             raise InputError(
                 f"record {experiment.fit} has {images} images: "
-                f"expected fewer of them for validation, got {size}"
+                f"expected fewer of them for validation, got {size}; "
+                f"try validation={max(1, images // 2)} (--validation)"
             )
         # There is only one way to take all of them.
         for split in range(experiment.splits if size < images else 1):
