@@ -12,7 +12,7 @@ import atta
 class Shaped(nn.Module):
     """A small network with a form of answer: that of smp, torchvision or Hugging Face."""
 
-    def __init__(self, form: str = "tensor", classes: int = 4, seed: int = 0):
+    def __init__(self, form: str = "tensor", classes: int = 4, seed: int = 0, multiple: int = 32):
         super().__init__()
         with torch.random.fork_rng():
             torch.manual_seed(seed)
@@ -21,13 +21,13 @@ class Shaped(nn.Module):
             )
             for parameter in self.parameters():
                 nn.init.normal_(parameter, std=0.7)
-        self.form = form
+        self.form, self.multiple = form, multiple
 
     def forward(self, x):
         found = 3 * self.layers(x)
         if self.form == "multiple":
-            if x.shape[-1] % 32 or x.shape[-2] % 32:
-                raise RuntimeError(f"Wrong input shape {tuple(x.shape)}: expected multiples of 32")
+            if x.shape[-1] % self.multiple or x.shape[-2] % self.multiple:
+                raise RuntimeError(f"Wrong input shape {tuple(x.shape)}")
             return found
         return {
             "tensor": lambda: found,

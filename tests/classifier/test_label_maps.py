@@ -107,6 +107,8 @@ def test_the_command_line_calibrates_and_predicts(scene, tmp_path, monkeypatch):
     )
     run("predict", "seg", photos, "-o", "out.csv", "--model", "shaped_network:network")
     assert len(list((tmp_path / "out").rglob("*.png"))) == 24
+    told = run("evaluate", "seg", photos, "--model", "shaped_network:network", ok=False)
+    assert "segmenter.evaluate(images, masks)" in str(told.exception)
 
 
 def test_a_graph_of_a_segmenter_says_how_to_use_it(scene, tmp_path):

@@ -185,3 +185,41 @@ def test_padding_is_found_and_cut_off():
     found = fitted(Shaped("multiple"), images, masks)
     assert isinstance(found.model, Dense)
     assert found.model.multiple == 32
+
+
+@pytest.mark.parametrize("multiple", [2, 8, 16, 32])
+@pytest.mark.parametrize("size", [(32, 64), (48, 80), (17, 33)])
+def test_an_image_that_the_network_takes_is_not_padded(multiple, size):
+    """Padding more than the network needs would change labels."""
+    network = Shaped("multiple", multiple=multiple)
+    images, masks = data(size=size)
+    assert fitted(network, images, masks).model.multiple == multiple
+
+
+def test_what_is_for_classifiers_of_images_refuses_a_segmenter(segmenter):
+    images, _ = data(1)
+    for refused in (
+        segmenter.details,
+        segmenter.changed,
+        segmenter.predict_set,
+        lambda x: segmenter.decide(x, torch.eye(4)),
+    ):
+        with pytest.raises(InputError, match="expected a classifier of images, got a segmenter"):
+            refused(images)
+
+
+def test_networks_that_would_be_misread_are_refused():
+    class Last(nn.Module):
+        def forward(self, x):
+            return x.movedim(1, -1)
+
+    with pytest.raises(InputError, match="move the classes to dimension 1"):
+        fitted(Last())
+    with pytest.raises(InputError, match="return the logarithm of its probabilities"):
+        fitted(atta.FromProbabilities(Shaped()))
+
+
+def test_forgotten_masks_are_named():
+    for form in ("tensor", "out"):
+        with pytest.raises(InputError, match="masks"):
+            atta.calibrate(Shaped(form), data()[0], torch.arange(24) % 4, progress=False)

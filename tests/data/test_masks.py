@@ -60,6 +60,17 @@ def test_a_damaged_mask_and_a_mask_of_colours_are_refused(folders):
         read_mask(file)
     with pytest.raises(InputError, match="replace the colours by class numbers"):
         read_mask(Image.new("RGB", (4, 4)))
+    Image.new("RGB", (4, 4)).save(file)
+    with pytest.raises(InputError, match=r"^expected class numbers in .*scene0\.png, one channel"):
+        read_mask(file)
+
+
+def test_lists_of_files_in_different_orders_are_refused(folders):
+    path, _ = folders
+    images, masks = (sorted(map(str, (path / kind).iterdir())) for kind in ("images", "masks"))
+    assert len(scenes(images, masks)) == 3
+    with pytest.raises(InputError, match=r"masks: expected the order of the images, got .*scene2"):
+        scenes(images, masks[::-1])
 
 
 def test_numbers_that_are_no_classes_name_the_cure():

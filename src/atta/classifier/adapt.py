@@ -389,11 +389,6 @@ class Adaptable(Estimator):
         found = _files(images)
         return self.record(found, skip_bad=found is not images, **how).predictions
 
-    def _for_images(self, what: str) -> None:
-        """Refuse a segmenter."""
-        if self.any_size:
-            raise InputError(f"{what}: expected a classifier of images, got a segmenter")
-
     def _known_reference(self) -> Reference:
         if self.reference is None:
             raise InputError(

@@ -126,8 +126,14 @@ class Answerer:
         """The names of the classes, or their numbers."""
         return self.class_names or range(self.classes)
 
+    def _for_images(self, what: str) -> None:
+        """Refuse a segmenter."""
+        if self.any_size:
+            raise InputError(f"{what}: expected a classifier of images, got a segmenter")
+
     def conformal(self, coverage: float) -> ConformalSets:
         """Return the function from probabilities to sets that contain the true class this often."""
+        self._for_images("coverage")
         if self.conformity is None:
             raise InputError(
                 "coverage: expected a classifier with conformity scores, got one without, as older "

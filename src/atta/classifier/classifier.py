@@ -193,6 +193,7 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
     @torch.no_grad()
     def details(self, images: Any) -> Details:
         """Return what the answer to each image is made of."""
+        self._for_images("details")
         answer = self._answer(self._validated(images))
         logits = answer.logits
         calibrator = self.calibrator

@@ -213,6 +213,7 @@ class Estimator(Archived):
         Returns:
             Column numbers and expected costs, each shaped (n,).
         """
+        self._for_images("decide")
         return expected_cost(self.predict_proba(images, **how), costs, abstain)
 
     def source(self, images: Any, channels: Channels = None) -> Source:

@@ -241,7 +241,8 @@ class Exportable(Archived):
             if not difference <= tolerance:
                 raise InputError(
                     f"the exported graph differs from the model by {difference:.2g}, expected at "
-                    f"most {tolerance:.0e}: nothing was written to {path}"
+                    f"most {tolerance:.0e}: nothing was written to {path}. Rounding can do this "
+                    "where two classes are nearly tied: then pass a larger tolerance=..."
                 )
             return Exported(path, version, part.stat().st_size, difference)
 

@@ -57,7 +57,12 @@ class Masked:
 
     masks: Annotated[
         Path | None,
-        Option(metavar="FOLDER", help="Label maps of the images, by name: calibrate a segmenter."),
+        Option(
+            metavar="FOLDER",
+            help="Label maps of the images, by name: calibrate a segmenter.",
+            exists=True,
+            file_okay=False,
+        ),
     ] = None
     ignore_index: Annotated[int, Option(help="The number in masks of pixels without a class.")] = (
         255

@@ -238,6 +238,11 @@ def _record(
 ) -> tuple[atta.Calibrator, atta.Record]:
     """Run a classifier on new images; return its calibrator, and the record of its answers."""
     classifier = network.load(path)
+    if classifier.any_size:
+        raise InputError(
+            f"expected a classifier of images, got the segmenter {path}: evaluate it in Python, by "
+            "segmenter.evaluate(images, masks)"
+        )
     with waiting(f"reading {dataset}"):
         images, _ = source.read(dataset)
     known = isinstance(images, str) or images.labels is not None  # shards tell when they are read

@@ -73,6 +73,8 @@ def as_options(sentence: str) -> str:
 
     >>> as_options("give labels=... (--labels FILE), or method='temperature', and skip_bad=True")
     'give --labels FILE, or --method temperature, and --skip-bad'
+    >>> as_options("pass ignore_index=11")
+    'pass --ignore-index 11'
     """
     if "=" not in sentence:
         return sentence
@@ -91,7 +93,7 @@ def as_options(sentence: str) -> str:
         return written if written.split()[0] in known else found[0]
 
     sentence = re.sub(r"\b[a-z_]+=\.\.\. \((--[^)]+)\)", r"\1", sentence)
-    return re.sub(r"\b([a-z_]+)=('[^']+'|True|False)", option, sentence)
+    return re.sub(r"\b([a-z_]+)=('[^']+'|True|False|-?\d+)", option, sentence)
 
 
 GAP = 2

@@ -141,6 +141,8 @@ def scenes(images: Any, masks: Any = None, channels: Channels = None) -> Scenes:
         raise InputError(f"expected at least one image in {name}, found none")
     if masks is not None and len(masks) != count:
         raise InputError(f"masks: expected {count}, one for each image, got {len(masks)}")
+    if masks is not None:
+        _check_order(images, masks)
     return Scenes(name, images, masks, channels)
 
 
@@ -176,12 +178,12 @@ def read_mask(mask: Any, where: str = "the mask") -> Mask:
             from PIL import Image
         try:
             with Image.open(io.BytesIO(as_place(mask).read_bytes())) as opened:
-                opened.load()
-                return read_mask(opened, str(mask))
+                picture = opened.copy()
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             raise InputError(
                 f"expected a mask in {mask}, but it is damaged: {first_line(error)}"
             ) from None
+        return read_mask(picture, str(mask))
     if hasattr(mask, "getbands"):
         if len(mask.getbands()) != 1:
             raise InputError(
@@ -194,7 +196,7 @@ def read_mask(mask: Any, where: str = "the mask") -> Mask:
     if tensor.ndim != 2 or tensor.is_floating_point() or tensor.is_complex():
         raise InputError(
             f"expected whole numbers of shape (h, w) in {where}, got {tuple(tensor.shape)} of "
-            f"{tensor.dtype}"
+            f"{tensor.dtype}: give class numbers as integers, one for each pixel"
         )
     return tensor.long()
 
@@ -232,6 +234,20 @@ def _by_name(images: Any, folder: Path) -> list[Place]:
     return [found[stem][0] for stem in stems]
 
 
+def _check_order(images: Any, masks: Any) -> None:
+    """Refuse files of masks that have the names of the images, in another order."""
+    both = [things if isinstance(things, list | tuple) else () for things in (images, masks)]
+    if not all(isinstance(one, str | Path | Address) for things in both for one in things):
+        return
+    names, theirs = ([Path(str(one)).stem for one in things] for things in both)
+    if names != theirs and sorted(names) == sorted(theirs):
+        row = next(i for i, name in enumerate(names) if name != theirs[i])
+        raise InputError(
+            f"masks: expected the order of the images, got {masks[row]} for {images[row]}: sort "
+            "both, or give the folder of the masks"
+        )
+
+
 def check_mask(mask: Mask, classes: int, ignored: int, where: str) -> None:
     """Refuse a mask with numbers that are no classes of the network."""
     wrong = mask[(mask != ignored) & ((mask < 0) | (mask >= classes))]
@@ -240,7 +256,8 @@ def check_mask(mask: Mask, classes: int, ignored: int, where: str) -> None:
         raise InputError(
             f"expected class numbers from 0 to {classes - 1} in the mask of {where}, or "
             f"{ignored} for pixels without a class, got {value} ({len(wrong)} pixels): if {value} "
-            f"marks pixels without a class, pass ignore_index={value}"
+            f"marks pixels without a class, pass ignore_index={value}; if masks count classes "
+            "from 1, subtract 1"
         )
 
 

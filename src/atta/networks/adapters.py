@@ -29,7 +29,7 @@ from atta._base.types import Images, Logits
 from atta.data.preprocess import Preprocess
 from atta.data.segmentation import LogitMaps, resize
 
-MULTIPLES = (1, 32)
+MULTIPLES = (1, 2, 4, 8, 16, 32)
 """What height and width may have to be multiples of, for a network for segmentation."""
 
 
@@ -111,11 +111,14 @@ class Adapter(nn.Module, ABC):
         if not isinstance(found, Tensor):
             size = f" of {len(found)}" if isinstance(found, tuple | list) else ""
             got = f"{type(found).__name__}{size}"
-            raise InputError(f"{expected}, got a {got}; return the logits alone")
+            dense = isinstance(found, Mapping) and "out" in found and self.dims == 2
+            hint = "give masks as labels to a segmentation network, or " if dense else ""
+            raise InputError(f"{expected}, got a {got}; {hint}return the logits alone")
         if found.is_floating_point() and found.shape == images.shape[:1]:  # one logit, squeezed
             found = found[:, None]
         if found.ndim != self.dims or found.shape[0] != n:
-            raise InputError(f"{expected}, got shape {tuple(found.shape)}")
+            hint = "; a segmentation network needs masks as labels" if found.ndim == 4 else ""
+            raise InputError(f"{expected}, got shape {tuple(found.shape)}{hint}")
         if not found.is_floating_point():
             raise InputError(
                 f"{expected} as floating point numbers, got {found.dtype}: are these classes?"
@@ -451,6 +454,11 @@ class Dense(TorchModel):
         found = super().raw(padded)
         if not isinstance(found, Tensor) or found.ndim != 4 or not found.is_floating_point():
             return found  # to be refused
+        if tuple(found.shape[1:3]) == tuple(padded.shape[2:]) != tuple(found.shape[2:]):
+            raise InputError(
+                "expected the model to return logits of shape (n, k, h, w), got "
+                f"{tuple(found.shape)}, which is (n, h, w, k): move the classes to dimension 1"
+            )
         return resize(found.to(images.device), tuple(padded.shape[-2:]))[..., :h, :w]
 
 
@@ -459,11 +467,18 @@ def as_dense(model: object, preprocess: Preprocess | None = None) -> Dense:
     if isinstance(model, Dense):
         return model
     adapted = as_logits(model, preprocess)
+    if isinstance(adapted, FromProbabilities):
+        raise InputError(
+            "FromProbabilities takes classifiers of images only: let a segmentation network return "
+            "the logarithm of its probabilities"
+        )
     return Dense(adapted.model if isinstance(adapted, TorchModel) else adapted)
 
 
 def fitted(network: Dense, image: Tensor) -> Dense:
-    """Return the network with the padding that it needs for such an image (1, c, h, w).
+    """Return the network with the least padding that it needs for such an image (1, c, h, w).
+
+    An image that the network takes is then never padded: padding would change labels.
 
     Raises:
         InputError: The network fails on it, whatever the padding.
@@ -475,6 +490,8 @@ def fitted(network: Dense, image: Tensor) -> Dense:
             with torch.no_grad():
                 tried(image)
                 tried(image[..., 1:, 1:])  # views and other images have other sizes
+                if 1 < multiple < MULTIPLES[-1] and min(image.shape[2:]) > multiple:
+                    tried(image[..., multiple:, multiple:])  # one of the two is an odd multiple
             return tried
         except InputError:
             raise
