@@ -283,9 +283,7 @@ def test_broken_files_are_left_out_and_named_and_folders_need_no_names_of_classe
         named.drift(folder)
 
 
-def test_a_hedged_calibrator_with_fewer_views_can_be_adapted_again_and_undone(
-    classifier, tmp_path
-):
+def test_a_hedged_calibrator_with_fewer_views_can_be_adapted_again_and_undone(classifier, tmp_path):
     labels = classifier.predict(pixels(400))
     record = atta.collect(classifier.model, pixels(400), labels, policy="flip + shift")
     fitted, hedged = (
