@@ -10,6 +10,7 @@ import torch
 import atta
 from atta import InputError
 from atta.calibrators.shift import Reference
+from atta.classifier.archive import Kept
 from atta.classifier.classifier import CalibratedClassifier
 from atta.classifier.export import open_graph
 from atta.classifier.predict import open_predictor, predict
@@ -280,6 +281,32 @@ def test_broken_files_are_left_out_and_named_and_folders_need_no_names_of_classe
         file.write_bytes(b"no image")
     with pytest.raises(InputError, match=r"expected at least one image, found 41 faults: .*monday"):
         named.drift(folder)
+
+
+def test_a_hedged_calibrator_with_fewer_views_can_be_adapted_again_and_undone(classifier, tmp_path):
+    labels = classifier.predict(pixels(400))
+    record = atta.collect(classifier.model, pixels(400), labels, policy="flip + shift")
+    fitted, hedged = (
+        atta.VATTA(views=kinds).fit(record.predictions, labels)
+        for kinds in (["flip", "shift"], ["flip"])
+    )
+    wide = atta.CalibratedClassifier(
+        classifier.model,
+        fitted,
+        "flip + shift",
+        image_shape=classifier.image_shape,
+        reference=classifier.reference,
+        kept=Kept(hedged=hedged),
+    )
+    adapted = wide.adapt(faded())
+    assert adapted.adapted.drifted
+    assert (wide.passes, adapted.passes) == (3, 2)
+    adapted.save(tmp_path / "adapted")
+    loaded = CalibratedClassifier.load(tmp_path / "adapted", model=linear())
+    for one in (adapted, loaded):
+        assert torch.equal(one(faded()), adapted(faded()))
+        assert torch.equal(one.unadapted()(faded()), wide(faded()))
+    assert torch.equal(adapted.adapt(faded())(faded()), adapted(faded()))
 
 
 def test_a_stream_is_adapted_to_once_the_alarm_is_raised(classifier):

@@ -136,6 +136,16 @@ def test_the_page_of_serve_shows_the_photograph_and_its_views(classifier, files)
     ]
 
 
+def test_an_adapted_classifier_with_fewer_views_still_reads_photographs(classifier, files):
+    seen = classifier.record(files, LABELS, checks=False).predictions
+    hedged = atta.CATTA(views=["larger"]).fit(seen, LABELS)
+    adapted = classifier._with(hedged, before=classifier.calibrator)
+    assert adapted.passes == 2
+    assert (adapted.predict(files) == classifier.predict(files)).all()
+    undone = adapted.unadapted()
+    assert (undone.predict_proba(files) == classifier.predict_proba(files)).all()
+
+
 def test_pixels_that_are_cropped_already_are_refused_with_what_to_do(classifier):
     crops = torch.zeros(4, 3, 96, 96)
     for answer in (classifier, classifier.predict_proba):

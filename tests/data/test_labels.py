@@ -191,7 +191,9 @@ def test_whole_paths_tell_files_of_one_name_apart(tmp_path):
 def test_a_table_that_lacks_a_file_or_a_column_is_refused(tmp_path):
     folder, path = write(tmp_path / "flat", lambda k: ""), tmp_path / "labels.csv"
     path.write_text("file,label\n00.png,0\n")
-    with pytest.raises(InputError, match=r"no row for 39 of 40 images, first .*04\.png"):
+    with pytest.raises(
+        InputError, match=r"no row for 39 of 40 .*04\.png: .* first name is 00\.png"
+    ):
         recorded(folder, path)
     path.write_text("id,species\n1,ant\n")
     with pytest.raises(

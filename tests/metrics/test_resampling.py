@@ -95,6 +95,16 @@ def test_every_metric_lies_in_its_own_interval_and_none_of_these_is_negative(sca
         assert low < high
 
 
+def test_no_interval_of_a_share_exceeds_1() -> None:
+    probs = torch.linspace(0.6, 0.99, 120, dtype=torch.float64)
+    probs = torch.stack([probs, 1 - probs], dim=1)
+    labels = [int(i in (0, 1, 2, 40, 80)) for i in range(120)]
+    found = bootstrap(probs, labels, resamples=200)
+    for name in ("accuracy", "answered_0.5", "answered_1", "answered_2", "answered_5"):
+        assert evaluate(probs, labels)[name] <= found[name][1] <= 1
+    assert found["answered_5"][1] == 1
+
+
 def test_a_resampled_ece_is_too_large_and_its_interval_is_not() -> None:
     probs, _ = sample(scale=0.7)
     labels = probs.multinomial(1, generator=torch.Generator().manual_seed(0))[

@@ -323,7 +323,7 @@ def unlike(reference: Reference, seen: PerImage) -> PerImage:
     """Return for each score the fraction of the validation images with a higher one."""
     known = torch.tensor(reference.quantiles, dtype=torch.float64)
     below = torch.searchsorted(known, seen.double().cpu().contiguous(), side="right")
-    return 1 - below.double() / len(known)
+    return (len(known) - below.double()) / len(known)  # 0.05, and not 0.050000000000000044
 
 
 def _guard(

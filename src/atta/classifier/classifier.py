@@ -125,7 +125,7 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
                 f"expected {calibrator.classes} class names, one for each class, got "
                 f"{len(class_names)}"
             )
-        self.policy = used_views(policy, calibrator)
+        self.policy = used_views(policy, calibrator, kept.before)
         wanted = None if preprocess is None else Preprocess.of(preprocess)
         self.preprocess = showing(wanted, () if self.any_size else self.policy.photographs)
         model = getattr(model, "_orig_mod", model)  # saved by its own names, not by its wrapper's
@@ -231,7 +231,7 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
     @property
     def passes(self) -> int:
         """The largest number of passes per image."""
-        return self.policy.passes + (self.second is not None)
+        return used_views(self.policy, self.calibrator).passes + (self.second is not None)
 
     def train(self, mode: bool = True) -> "CalibratedClassifier":
         """Stay in evaluation mode, in which the calibrator was fitted."""
@@ -399,10 +399,16 @@ def _input_shape(given: Sequence[int], preprocess: Preprocess | None) -> tuple[i
     return (channels, *(size or sides))
 
 
-def used_views(policy: str | Policy | None, calibrator: Calibrator) -> Policy:
-    """Return the policy with only the views that the calibrator uses."""
+def used_views(
+    policy: str | Policy | None, calibrator: Calibrator, before: Calibrator | None = None
+) -> Policy:
+    """Return the policy with only the views that these calibrators use.
+
+    An adapted calibrator can use fewer views than the one `before` it, which `unadapted()` needs.
+    """
     kinds = [kind for kind in calibrator.kinds if kind != STATISTICS]
-    if not kinds:
+    earlier = () if before is None else before.kinds
+    if not kinds and not earlier:
         return Policy(())
     if policy is None:
         raise InputError(f"expected the policy of the views {', '.join(kinds)}, got none")
@@ -410,7 +416,9 @@ def used_views(policy: str | Policy | None, calibrator: Calibrator) -> Policy:
     terms = {view.name: (view, repeats) for view, repeats in policy.terms}
     if missing := [kind for kind in kinds if kind not in terms]:
         raise InputError(f"expected a policy with the views {', '.join(missing)}, got '{policy}'")
-    return Policy(tuple(terms[kind] for kind in kinds))
+    # Older files of adapted classifiers lack the views that only `before` uses.
+    every = dict.fromkeys((*(kind for kind in earlier if kind in terms), *kinds))
+    return Policy(tuple(terms[kind] for kind in every))
 
 
 def _checked(probs: Tensor, logits: Tensor) -> Tensor:

@@ -255,7 +255,7 @@ class CalibratedSegmenter(CalibratedClassifier):
         Views are (n, r, k, pixels).
         """
         calibrator, weights = _folded(self.calibrator)
-        found = passes(self.model, pixels, self.policy)
+        found = passes(self.model, pixels, used_views(self.policy, self.calibrator))
         total = None
         kept = dict[str, list[Tensor]]()
         first = next(found)

@@ -173,7 +173,10 @@ def decode(
         why = str(error).partition(" <")[0]  # without the address of the buffer
         why = why or "it takes too much memory"
         raise BadImage(f"expected an image in {where}, but it cannot be decoded: {why}") from error
-    raise InputError(f"expected grey as in the first image of the set, got colour in {where}")
+    raise InputError(
+        f"expected grey as in the first image of the set, got colour in {where}: "
+        "Preprocess(channels='RGB'), or a mean of three numbers (--mean), reads all in colour"
+    )
 
 
 _MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")  # with a length after it, but for the end

@@ -315,7 +315,8 @@ def _of_files(table: Mapping[str, str], source: Source, path: Path) -> list[str]
     if missing:
         raise InputError(
             f"labels: {path.name} has no row for {len(missing)} of {len(source.files)} images, "
-            f"first {missing[0]}"
+            f"first {missing[0]}: expected its name in the column of files, whose first name is "
+            f"{next(iter(table), 'missing')}"
         )
     return labels
 

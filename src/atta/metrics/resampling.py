@@ -60,9 +60,12 @@ from atta.metrics.per_image import (
     validate,
 )
 from atta.metrics.scores import evaluate
+from atta.results.words import ANSWERED
 
 CELLS = 2**21  # counts per product: 2 MB as bytes, 8 MB as float32
 RESAMPLES, CONFIDENCE = 1000, 0.95
+SHARES = {"accuracy", *ANSWERED}
+"""Metrics whose best value is 1, which a centred interval could exceed."""
 Interval: TypeAlias = tuple[float, float]
 SparseTable: TypeAlias = tuple[tuple[int, ...], csr_array]
 """The shape of a table, and the float32 matrix, cells × images, that makes it from counts."""
@@ -105,8 +108,12 @@ def bootstrap(
     """
     drawn = Resamples(len(validate(probs, labels)[0]), resamples, seed, images)
     points, values = _measure(probs, labels, drawn, metrics, simplex)
-    found = intervals(points, values, confidence)
-    return {name: (max(low, min(points[name], 0.0)), high) for name, (low, high) in found.items()}
+    found = {}
+    for name, (low, high) in intervals(points, values, confidence).items():
+        if name in SHARES:
+            high = min(high, 1.0)
+        found[name] = max(low, min(points[name], 0.0)), high
+    return found
 
 
 @checked

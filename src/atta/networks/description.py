@@ -135,9 +135,9 @@ def _around(description: Mapping[str, Any], model: object) -> nn.Module:
             "this classifier was calibrated with"
         )
     raise InputError(
-        "expected model=... (--model package.module:name on the command line), "
-        f"{description['class']}, to load the weights into: its code is not in the file, and atta "
-        "never runs code from a file"
+        "expected model=... (--model package.module:name on the command line), the network that "
+        f"this classifier was calibrated with, of class {description['class']}: its code is not in "
+        "the file, and atta never runs code from a file"
     )
 
 

@@ -259,8 +259,9 @@ def look_over(record: Record, source: Source | None = None) -> None:
     if images < FEW:  # half of the 95 % interval of an accuracy of 80 %
         here, there = (1.96 * math.sqrt(0.16 / count) for count in (images, FEW))
         found.append(
-            f"{images} images are few: an accuracy measured on them may be {here:.0%} off, on "
-            f"{FEW} {there:.0%}, and calibration is measured no better"
+            f"{images} images are few: an accuracy measured on them has an error of up to "
+            f"±{here:.0%} (on {FEW} images ±{there:.0%}), and metrics of calibration are no more "
+            "precise"
         )
     nearly = images >= FEW and min(right, confident) >= LEARNED * images
     if labels is not None and images >= JUDGED and (nearly or right == images):
