@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -156,12 +157,11 @@ def decode(
             data, image = image, Image.open(io.BytesIO(image), formats=SENT if sent else None)
             if image.format in ("JPEG", "MPO") and _scans(data) > MOST_SCANS:
                 raise BadImage(f"expected at most {MOST_SCANS} scans in the JPEG {where}, got more")
-        width, height = image.size
         too_long = max(image.size) > MOST_ASPECT * min(image.size)
-        if sent and (too_long or width * height > MOST_PIXELS):
+        if sent and (too_long or prod(image.size) > MOST_PIXELS):
             raise BadImage(
                 f"expected an image at most {MOST_ASPECT} times as long as wide, of at most "
-                f"{MOST_PIXELS // 10**6} million pixels, got one of {width} x {height}"
+                f"{MOST_PIXELS // 10**6} million pixels, got one of {image.size[0]} x {image.size[1]}"
             )
         if image.mode.startswith(("I", "F")):  # Pillow would cut off what is above 255
             raise BadImage(f"expected 8 bits a channel in {where}, found the mode {image.mode}")
@@ -170,8 +170,7 @@ def decode(
     except BadImage:
         raise
     except (OSError, SyntaxError, ValueError, MemoryError, Image.DecompressionBombError) as error:
-        why = str(error).partition(" <")[0]  # without the address of the buffer
-        why = why or "it takes too much memory"
+        why = str(error).partition(" <")[0] or "it takes too much memory"  # no address of a buffer
         raise BadImage(f"expected an image in {where}, but it cannot be decoded: {why}") from error
     raise InputError(
         f"expected grey as in the first image of the set, got colour in {where}: "
