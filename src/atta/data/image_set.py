@@ -161,7 +161,7 @@ def decode(
         if sent and (too_long or prod(image.size) > MOST_PIXELS):
             raise BadImage(
                 f"expected an image at most {MOST_ASPECT} times as long as wide, of at most "
-                f"{MOST_PIXELS // 10**6} million pixels, got one of {image.size[0]} x {image.size[1]}"
+                f"{MOST_PIXELS // 10**6} million pixels, got {image.size[0]} x {image.size[1]}"
             )
         if image.mode.startswith(("I", "F")):  # Pillow would cut off what is above 255
             raise BadImage(f"expected 8 bits a channel in {where}, found the mode {image.mode}")
