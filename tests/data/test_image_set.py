@@ -115,7 +115,7 @@ def test_a_jpeg_of_thousands_of_scans_is_named_and_can_be_left_out(tmp_path):
 def test_an_image_that_was_sent_has_a_stricter_limit_of_pixels():
     file = io.BytesIO()
     Image.new("1", (5001, 5000)).save(file, "PNG")
-    with pytest.raises(BadImage, match="at most 25 million pixels, got one of 5001 x 5000"):
+    with pytest.raises(BadImage, match="at most 25 million pixels, got 5001 x 5000"):
         decode(file.getvalue(), "L", None, "what was sent", sent=True)
     assert decode(file.getvalue(), "L", None, "a file of one's own").shape == (1, 5000, 5001)
 
