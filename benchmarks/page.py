@@ -53,6 +53,7 @@ WHY = {
     ): "to convergence in float64, where the peer stops after 200 steps in float32",
     ("Dirichlet", "fit_mb"): "float64, and a matrix of curvatures a class",
     ("Dirichlet", "predict"): "what comes in is checked",
+    ("sets, smallest", "fit"): "what comes in is checked to be probabilities",
     ("sets, APS", "fit"): "sorted in torch, a chunk at a time: a sixth of the memory",
     ("sets, APS", "predict"): "sorted in torch, a chunk at a time: a sixth of the memory",
     ("ECE", "seconds"): "what comes in is checked to be probabilities, and counted in float64",

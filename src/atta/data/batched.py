@@ -113,7 +113,7 @@ class _Block(nn.Module):
         super().__init__()
         self.render = render
         for i, values in enumerate(rows):
-            self.register_buffer(f"rows{i}", values, persistent=False)
+            self.register_buffer(f"rows{i}", values.contiguous(), persistent=False)
 
     def forward(self, images: Images, start: int, stop: int) -> Iterable[Tensor]:
         """Render the images in the passes from `start` to `stop`."""
@@ -136,7 +136,7 @@ def moves_of(view: View, h: int, w: int, u: Tensor) -> Tensor:
     """Return the place of each pixel that a view shows, if it moves pixels only."""
     # An image whose pixels are their own places shows where the view moves each of them.
     image = torch.arange(h * w, dtype=torch.float64, device=u.device).reshape(1, 1, h, w)
-    return view(image.expand(len(u), -1, -1, -1), u)[:, 0].long().contiguous()  # for broadcasts
+    return view(image.expand(len(u), -1, -1, -1), u)[:, 0].long()
 
 
 def _moved(images: Images, places: Tensor) -> Tensor:

@@ -298,9 +298,6 @@ class ItemSource(Source):
             if self.shape:
                 pixels = check_pixels(pixels, self.shape, self.preprocess, where)
         except InputError as error:
-            if skip is None and isinstance(error, BadImage):
-                advice = "calibrate, collect and evaluate leave such images out with skip_bad=True"
-                raise BadImage(f"{error}; {advice}") from error
             if skip is None or not isinstance(error, skip):
                 raise
             return Batch([], torch.empty(0), faults={position: str(error)})
