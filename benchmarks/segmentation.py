@@ -79,7 +79,7 @@ def whole(segmenter: atta.CalibratedSegmenter, x: Tensor, y: Tensor, device: str
     totals = torch.zeros(5, dtype=torch.float64, device=device)
     for image, mask in zip(x, y, strict=True):
         one = as_pixels(image[None].to(device), torch.float32)
-        probs, logits, _ = (torch.cat(parts) for parts in zip(*segmenter._tiles(one), strict=True))
+        logits, probs = (torch.cat(parts) for parts in zip(*segmenter._tiles(one), strict=True))
         labels = logits.argmax(1)
         changed += int((probs.argmax(1) != labels).sum())
         again += int((segmenter.model(one).argmax(1).flatten() != labels).sum())  # alone
