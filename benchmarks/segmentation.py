@@ -48,7 +48,12 @@ EVERY = " + ".join(
 METHOD = atta.CATTA()
 CHOSEN = "scale-75 + flip-scale-75 + scale-200"
 LARGE = "flip + scale-75 + scale-125"
-WHOLE = (CHOSEN, LARGE)
+WHOLE = (
+    LARGE,
+    "flip-scale-75 + scale-125 + flip-scale-150",
+    "flip-scale-75 + scale-150 + flip-scale-150",
+    CHOSEN,
+)
 """Policies whose answers to every test pixel are compared with the network's."""
 SHIFTS = ("gaussian-noise-1", "contrast-3", "fog-1", "motion-blur-1")
 SHIFTED = CHOSEN
@@ -255,7 +260,9 @@ def compared(record: atta.Record, answers: dict[str, tuple[Tensor, Tensor]]) -> 
     own = record.predictions.logits.argmax(1)
     found: dict[str, Any] = {}
     for name, (probs, sure) in answers.items():
-        found[name] = atta.evaluate(probs, labels, metrics=(*CLOSE, "ece", "classwise_ece"))
+        found[name] = atta.evaluate(
+            probs, labels, metrics=(*CLOSE, "accuracy", "ece", "classwise_ece")
+        )
         found[name]["error_auroc"] = error_auroc(sure, own == labels)
         found[name]["changed"] = int((probs.argmax(1) != own).sum())
         for other in {TEMPERATURE, MEAN} & answers.keys() - {name}:
@@ -388,12 +395,14 @@ def shown(name: str, found: dict[str, Any]) -> str:
             continue
         lines += ["", f"{name}, {split}: temperature {methods[TEMPERATURE]}", ""]
         for method, row in methods.items():
-            cells = [str(1 + len(Policy.parse(METHODS[method][1] or "flip").kinds))]
+            policy = METHODS[method][1]
+            cells = [str(Policy.parse(policy).passes if policy else 1)]
             for k in CLOSE if method != TEMPERATURE else ():
                 base, (low, high) = methods[TEMPERATURE][k], row[f"to {TEMPERATURE}"][k]
                 shares = [f"{x:+.1%}" for x in (row[k] / base - 1, low / base, high / base)]
                 cells.append("{} ({} to {})".format(*shares).replace("%", " %").replace("-", "−"))
-            lines.append(f"| {method} | {' | '.join(cells)} | {row['changed']} |")
+            cells += [f"{row['accuracy']:.1%}", str(row["changed"])]
+            lines.append(f"| {method} | {' | '.join(cells)} |")
         if f"to {MEAN}" in methods[OURS]:
             lines += ["", f"{OURS} minus {MEAN}: {methods[OURS][f'to {MEAN}']}"]
     return "\n".join(lines)
